@@ -128,10 +128,15 @@ def as_size(name: str, x: Any) -> int:
 
 
 def require_sizes(of: Any, *names: str) -> None:
-    """The attributes of these names count something, but for those that are None."""
+    """The attributes of these names count something; None where that is their default."""
     for name in names:
-        if (size := getattr(of, name)) is not None:
-            as_size(f"{type(of).__name__}.{name}", size)
+        if not _is_left_out(of, name):
+            as_size(f"{type(of).__name__}.{name}", getattr(of, name))
+
+
+def _is_left_out(owner: Any, name: str) -> bool:
+    """Whether an attribute is None, and that by default."""
+    return getattr(owner, name) is None and getattr(type(owner), name, 0) is None
 
 
 def as_count(what: str, x: Any) -> int:
@@ -153,7 +158,7 @@ def as_count(what: str, x: Any) -> int:
 def require_integers(owner: Any, *names: str) -> None:
     """Fields that count or number must be integers; None where that is their default."""
     for name in names:
-        if getattr(owner, name) is None and getattr(type(owner), name, 0) is None:
+        if _is_left_out(owner, name):
             continue
         field = f"{type(owner).__name__}.{name}"
         dtype = as_array(field, getattr(owner, name)).dtype

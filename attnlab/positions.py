@@ -141,7 +141,8 @@ def _within(positions: ArrayLike, count: int) -> jax.Array:
         first, last = int(known.min()), int(known.max())
         require(
             first >= 0 and last < count,
-            f"positions must be in [0, {count}), the learned ones; got {first} to {last}",
+            f"positions must be in [0, {count}), the learned ones; got {first} to {last}"
+            " (make the table longer)",
         )
     positions = positions.astype(int)  # a smaller type may not hold count
     return jnp.where((positions >= 0) & (positions < count), positions, count)

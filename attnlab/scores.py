@@ -163,7 +163,7 @@ class Dot(Score):
             " it, or use Cosine, whose scale may be learned)",
         )
         if self.scale is not None:
-            as_number("Dot.scale", self.scale)
+            object.__setattr__(self, "scale", as_number("Dot.scale", self.scale))
 
     def prepare(self, q, k, *, precision=None):
         del precision  # no matrix product
@@ -186,7 +186,7 @@ class Dot(Score):
         return product if scale == 1.0 else product * scale
 
     def _scale_of(self, q) -> float:
-        return 1 / math.sqrt(q.shape[-1]) if self.scale is None else float(self.scale)
+        return 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
 
 
 class General(Score):

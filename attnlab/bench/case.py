@@ -76,7 +76,7 @@ class Case:
       shard: part that is split over the devices: "batch", "heads", "sequence", of a training also
         "state" or the sizes of its mesh, "data:4,sequence:2"; None = the batch.
       program: program that is measured: "attention", or the model that is trained or that
-        translates (`settings.PROGRAMS`).
+        translates: "translate", "language_model" or "bert".
       num_layers: number of layers in each stack of that model.
       vocab_size: number of ids of that model.
       beam_size: width of the beam, where there is one.

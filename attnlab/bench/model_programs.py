@@ -49,9 +49,7 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """Traces and lowers the training step or the search of the case; allocates nothing."""
     if case.passes in SEARCHES:
         variables = jax.eval_shape(lambda: initial_variables(case))
-        return jax.jit(search(case)).lower(
-            variables, _batch(case, case.batch, case.length)["source"]
-        )
+        return jax.jit(search(case)).lower(variables, _batch(case)["source"])
     parallel = ShardedJit(devices)
     if case.shard not in (None, "batch"):
         parallel = ShardedState(devices, sharding.mesh_of(case.shard, len(devices)))
@@ -91,7 +89,7 @@ def initial_variables(case: Case) -> dict[str, Any]:
 
 def batch_of(case: Case, text: inputs.Text) -> Batch:
     """A batch of the case, its ids the bytes of a text: source and target are different windows."""
-    shapes = _batch(case, case.batch, case.length)
+    shapes = _batch(case)
     windows = text.windows(len(shapes) * case.batch, case.length).astype("int32") + NUM_SPECIAL
     return dict(zip(shapes, jnp.split(jnp.asarray(windows), len(shapes)), strict=True))
 
@@ -147,7 +145,7 @@ def memory_of_step(
 
 
 def _training(case: Case) -> tuple[nn.Module, Objective, OptimizerSettings, Batch]:
-    batch = _batch(case, case.batch, case.length)
+    batch = _batch(case)
     objective = MaskedCrossEntropy() if case.program == "bert" else TokenCrossEntropy()
     return build(case), objective, OptimizerSettings(), batch
 
@@ -199,7 +197,8 @@ def build(case: Case) -> nn.Module:
     raise ValueError(f"no program {case.program!r}")
 
 
-def _batch(case: Case, rows: int, length: int) -> Batch:
+def _batch(case: Case) -> Batch:
+    rows, length = case.batch, case.length
     tokens = jax.ShapeDtypeStruct((rows, length), jnp.int32)
     match case.program:
         case "translate":

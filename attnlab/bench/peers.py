@@ -290,7 +290,7 @@ def _language_model(case: Case, text: inputs.Text) -> Call:
         axial_pos_shape=[64, case.length // 64],
         axial_pos_embds_dim=[case.width // 4, case.width - case.width // 4],
         num_hashes=case.attention.number or 1,
-        num_buckets=list(factorize(number) if isinstance(number, int) else number),
+        num_buckets=list(factorize(number)),
         lsh_attn_chunk_length=case.chunk_size,
         hidden_act="relu",
         hidden_dropout_prob=0.0,

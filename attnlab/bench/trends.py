@@ -133,13 +133,14 @@ def growth(line: Line, spreads: Line | None = None) -> Growth | None:
     return Growth(power, error) if error <= _NO_ANSWER else None
 
 
-def spreads(results: Iterable[Result], passes: str) -> dict[str, Line]:
+def spreads(results: Sequence[Result], passes: str) -> dict[str, Line]:
     """The standard error of the logarithm of each median time: the repeats' / √repeats."""
+    axis = axis_of(results)
     errors: dict[str, Line] = {}
     for r in results:
         if r.case.passes == passes and r.status == "ok" and len(r.seconds) > 1:
             error = float(np.log(r.seconds).std(ddof=1)) / math.sqrt(len(r.seconds))
-            errors.setdefault(r.case.label, {})[r.case.length] = error
+            errors.setdefault(r.case.label, {})[size_of(r, axis)] = error
     return errors
 
 

@@ -101,8 +101,12 @@ class Segments(Mask):
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()
-        for name, ids, length in (("q_ids", q_ids, num_queries), ("kv_ids", kv_ids, num_keys)):
+        remedy = " (None takes q_ids: give the keys' own)" if self.kv_ids is None else ""
+        for name, ids, length, how in (
+            ("q_ids", q_ids, num_queries, ""),
+            ("kv_ids", kv_ids, num_keys, remedy),
+        ):
             require(
                 ids.ndim >= 1 and ids.shape[-1] == length,
-                f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}",
+                f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}{how}",
             )

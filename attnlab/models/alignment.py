@@ -25,7 +25,8 @@ class Attended(NamedTuple):
       logits: logits of the target [B, T, V].
       weights: soft weights α over the source [B, T, S], also where one key is taken.
       log_prob: log α of the key that was taken [B, T]; 0 where none was.
-      advantage: log-likelihood of each target, less the baseline [B]; 0 if none was sampled.
+      advantage: log-likelihood of each target, less the baseline [B]; 0 if no key was sampled, or
+        the baseline has not moved yet.
     """
 
     logits: jax.Array

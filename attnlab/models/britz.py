@@ -225,7 +225,7 @@ class _Remembering(nn.Module):
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
-        states = read_carry(self, memory.states, decode)
+        states = read_carry(self, memory.states, len(x), decode)
         x, states = self.stack(x, states=states, deterministic=deterministic)
         keep_carry(self, states, decode)
         return x, None
@@ -264,7 +264,7 @@ class _Attending(Layer):
         x = self._dense(first, "input")(time_first(drop(x)))
         zero = stack.cell.zero_state(stack.features, x[0])
         start = ((zero,) * stack.num_layers, jnp.zeros_like(memory.annotations[:, 0]))
-        carry = read_carry(self, start, decode)
+        carry = read_carry(self, start, x.shape[1], decode)
         scan = over_time(step, in_axes=(0, nn.broadcast))
         carry, (outputs, weights) = scan(self, carry, x, memory)
         keep_carry(self, carry, decode)

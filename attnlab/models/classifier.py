@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require, require_choice
+from attnlab.checks import as_array, require, require_choice, require_sizes
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense
@@ -41,15 +41,17 @@ class EncoderClassifier(nn.Module):
 
     @nn.compact
     def __call__(self, tokens: jax.Array, *, deterministic: bool = True) -> jax.Array:
-        """Logits [B, C] float32; without pooling [*B, T, C], as the tokens are [*B, T].
+        """Logits [B, C] float32; without pooling of each token, [B, T, C] or [B, 2, T, C].
 
         Args:
           tokens: token ids [B, T], or of pairs [B, 2, T], padded at the end.
           deterministic: whether dropout is off.
         """
         require_choice("pooling", self.pooling, ("first", "mean", "none"))
+        require_sizes(self, "num_classes")
+        tokens = as_array("tokens", tokens)
         require(
-            tokens.ndim < 3 or tokens.shape[1] == 2,
+            tokens.ndim == 2 or (tokens.ndim == 3 and tokens.shape[1] == 2),
             f"tokens must be [B, T], or of pairs [B, 2, T]; got {tokens.shape}",
         )
         c = self.config

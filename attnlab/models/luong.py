@@ -240,7 +240,7 @@ class _Attend(Layer):
             module = AdditiveScore(
                 kernel_init=self.kernel_init, param_dtype=self.param_dtype, name="score"
             )
-        else:  # general: its W_a is in the keys
+        else:  # dot; and general, whose W_a is in the keys
             return scores.Dot(1.0)
         return module(queries[:, :, None], keys[:, :, None])
 
@@ -269,7 +269,8 @@ class _Stacked(_Decoder):
 
     @nn.compact
     def __call__(self, memory: _Memory, x: jax.Array, *, deterministic: bool, decode: bool):
-        first, states = read_carry(self, (jnp.zeros((), jnp.int32), memory.last), decode)
+        start = (jnp.zeros((), jnp.int32), memory.last)
+        first, states = read_carry(self, start, len(x), decode)
         x, last = self._stack(Stack)(x, states=states, deterministic=deterministic)
         keep_carry(self, (first + x.shape[1], last), decode)
         return self.attend(x, memory, first + jnp.arange(x.shape[1]))
@@ -298,7 +299,7 @@ class _Feeding(_Decoder):
             memory.last,
             jnp.zeros((x.shape[1], self.hidden_features), x.dtype),
         )
-        carry = read_carry(self, start, decode)
+        carry = read_carry(self, start, x.shape[1], decode)
         scan = over_time(step, in_axes=(0, nn.broadcast))
         carry, (states, weights) = scan(self, carry, x, memory)
         keep_carry(self, carry, decode)

@@ -123,7 +123,7 @@ class _Decoder(nn.Module):
         decode: bool,
         return_weights: bool,
     ):
-        before, after = read_carry(self, (None, None), decode)
+        before, after = read_carry(self, (None, None), len(x), decode)
         x, before = self.queries(x, states=before, deterministic=deterministic)
         context, weights = self._attend(x, memory, deterministic, decode, return_weights)
         x, after = self.after(x + context, states=after, deterministic=deterministic)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 from attnlab.checks import as_rate, require, require_choice
 from attnlab.meshes import vary_like
 from attnlab.models.cells import Cell, orthogonal_blocks
+from attnlab.modules.cache import require_cache
 from attnlab.modules.conventions import Initializer, lecun_normal
 from attnlab.tokens import rows_of
 
@@ -28,6 +29,7 @@ __all__ = [
     "keep_carry",
     "over_time",
     "read_carry",
+    "require_rows",
     "time_first",
 ]
 
@@ -315,12 +317,38 @@ def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any 
     return lambda module, start, *inputs: scan(module, vary_like(start, inputs), *inputs)
 
 
-def read_carry(module: nn.Module, start: Any, decode: bool) -> Any:
-    """The state to begin with: `start`, or while decoding the state after the tokens so far."""
+def require_rows(states: Any, rows: int) -> None:
+    """Refuses tokens of other rows than the arrays of a memory or a state, which lead with them.
+
+    Raises:
+      ValueError: they have another number of rows.
+    """
+    found = {len(x) for x in jax.tree.leaves(states) if x.ndim}
+    require(
+        found <= {rows},
+        f"tokens need as many rows as the memory and the cache; got {rows} and "
+        f"{', '.join(map(str, sorted(found)))}",
+    )
+
+
+def read_carry(module: nn.Module, start: Any, rows: int, decode: bool) -> Any:
+    """The state to begin with: `start`, or while decoding the state after the tokens so far.
+
+    Args:
+      module: decoder.
+      start: state before the first token, a pytree whose arrays lead with the batch, or are scalar.
+      rows: number of rows of the tokens, B.
+      decode: whether to continue after the tokens in the cache.
+
+    Raises:
+      ValueError: the state is of another number of rows, or the call may not write the cache.
+    """
     # What the module is initialized with is no token that came before.
-    if not decode or module.is_initializing():
-        return start
-    return module.variable("cache", "carry", lambda: start).value
+    if decode and not module.is_initializing():
+        require_cache(module)
+        start = module.variable("cache", "carry", lambda: start).value
+    require_rows(start, rows)
+    return start
 
 
 def keep_carry(module: nn.Module, carry: Any, decode: bool) -> None:

@@ -36,9 +36,10 @@ from attnlab.models.recurrent import (
     keep_carry,
     over_time,
     read_carry,
+    require_rows,
     time_first,
 )
-from attnlab.models.seq2seq import Seq2Seq
+from attnlab.models.seq2seq import Seq2Seq, as_pairs
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.scores import AdditiveScore
 from attnlab.tokens import PAD, shift_right
@@ -178,9 +179,14 @@ class RNNSearch(_Bahdanau):
         deterministic: bool = True,
         return_attention: bool = False,
     ) -> Any:
-        """Logits [B, T, V] of the target [B, T] under teacher forcing, or `Attended` with them."""
+        """Logits [B, T, V] of the target [B, T] under teacher forcing, or `Attended` with them.
+
+        Hard attention keeps a moving baseline in the collection "baseline", which `init` makes with
+        `return_attention=True` and a training step moves (`mutable=["baseline"]`).
+        """
         if not return_attention:
             return super().__call__(source, target, deterministic=deterministic)
+        source, target = as_pairs(source, target)
         memory = self.encode(source, deterministic=deterministic)
         logits, (weights, taken, expects) = self._search(
             memory, shift_right(target), deterministic=deterministic
@@ -196,6 +202,12 @@ class RNNSearch(_Bahdanau):
         """Σ_t log p(y_t) of each sentence less the moving baseline, [B]; moves the baseline."""
         if self.attention != "hard":
             return jnp.zeros(len(target), logits.dtype)
+        there = self.has_variable("baseline", "sum") or self.is_mutable_collection("baseline")
+        require(
+            there or deterministic,
+            'hard attention is trained with a baseline; got no collection "baseline" (init with '
+            'return_attention=True, and apply with mutable=["baseline"])',
+        )
         total, weight = (
             self.get_variable("baseline", name, jnp.zeros((), jnp.float32))
             for name in ("sum", "weight")
@@ -279,6 +291,7 @@ class RNNEncDec(_Bahdanau):
             not return_weights,
             "RNNEncDec has no attention; got return_weights=True (use RNNSearch)",
         )
+        require_rows(memory, len(tokens))
         embedded = self.dropout(self.target_embed(tokens), deterministic=deterministic)
         context = memory.context.astype(embedded.dtype)[:, None]
         contexts = jnp.broadcast_to(context, (*tokens.shape, context.shape[-1]))
@@ -347,7 +360,7 @@ class _Searching(Layer):
             shown = state if self.output_before else after
             return after, (shown, weights[:, 0], taken[:, 0])
 
-        state = read_carry(self, memory.start, decode)
+        state = read_carry(self, memory.start, x.shape[1], decode)
         scan = over_time(step, in_axes=(0, nn.broadcast))
         state, outputs = scan(self, state, x, memory)
         keep_carry(self, state, decode)
@@ -371,7 +384,7 @@ class _Remembering(Layer):
 
     @nn.compact
     def __call__(self, start: jax.Array, inputs: jax.Array, *, decode: bool) -> jax.Array:
-        start = read_carry(self, start, decode)
+        start = read_carry(self, start, len(inputs), decode)
         gru = Recurrent(GRUCell, self.hidden_features, name="gru", **self._options())
         states, last = gru(inputs, state=start)
         keep_carry(self, last, decode)

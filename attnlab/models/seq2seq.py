@@ -10,7 +10,21 @@ import jax
 from attnlab.checks import require
 from attnlab.tokens import as_tokens, shift_right
 
-__all__ = ["Decoder", "Seq2Seq"]
+__all__ = ["Decoder", "Seq2Seq", "as_pairs"]
+
+
+def as_pairs(source: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Token ids of sources [B, S] and of as many targets [B, T].
+
+    Raises:
+      ValueError: they are no token ids, or have different numbers of rows.
+    """
+    source, target = as_tokens("source", source), as_tokens("target", target)
+    require(
+        len(source) == len(target),
+        f"each source has one target; got source {source.shape} and target {target.shape}",
+    )
+    return source, target
 
 
 class Decoder(nn.Module):
@@ -92,10 +106,6 @@ class Seq2Seq(Decoder):
         Raises:
           ValueError: source or target are no token ids, or have different numbers of rows.
         """
-        source, target = as_tokens("source", source), as_tokens("target", target)
-        require(
-            len(source) == len(target),
-            f"each source has one target; got source {source.shape} and target {target.shape}",
-        )
+        source, target = as_pairs(source, target)
         memory = self.encode(source, deterministic=deterministic)
         return self.decode(memory, shift_right(target), deterministic=deterministic)

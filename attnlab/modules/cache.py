@@ -17,16 +17,21 @@ from attnlab.ops.routes import StatefulRoute
 __all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_with_state", "keep_static"]
 
 
-def cache_index(module: nn.Module) -> nn.Variable:
-    """How many tokens are in the cache.
+def require_cache(module: nn.Module) -> None:
+    """Refuses a call that may not write the cache.
 
     Raises:
-      ValueError: the call may not write the cache.
+      ValueError: it may not.
     """
     require(
         module.is_mutable_collection("cache"),
         'decode=True writes the cache; got a call that may not (apply with mutable=["cache"])',
     )
+
+
+def cache_index(module: nn.Module) -> nn.Variable:
+    """How many tokens are in the cache; a ValueError where the call may not write it."""
+    require_cache(module)
     return module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
 
 

@@ -12,7 +12,8 @@ numbers a head; LSH and the kernels take none |
 `q_offset` says that the queries do |
 | a query that may attend to nothing | output zero, gradient zero |
 | values at masked positions | no finite value there changes any output or gradient, as long as a \
-projection inside the score (`general`, `concat`) does not overflow |
+projection inside the score (`general`, `concat`) does not overflow; additive and concat scores \
+keep it up to rounding where a query and a masked key are both beyond ±33 |
 | grouped heads | query head n uses key/value head n // (N/K) |
 | softmax and sums | at least float32; the result in the dtype of the input |
 | dropout | on the weights, per element, the same weights whatever the implementation; within \

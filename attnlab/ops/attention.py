@@ -111,9 +111,11 @@ def attention(
     """Exact attention: context_i = Σ_j softmax_j(score(q_i, k_j) + bias_ij) v_j over visible j.
 
     A query that may see no key gets the context zero, and gradient zero. No finite value at an
-    invisible position can change an output or a gradient; NaN and inf there may (what others
-    maintain, "cudnn", "splash" and "tokamax", promise it for values whose products do not overflow;
-    "cudnn" for all padding). Softmax and sums are in at least float32.
+    invisible position can change an output or a gradient; NaN and inf there may. Additive and
+    concat scores keep this up to rounding where a query and an invisible key are both beyond ±33.
+    The kernels that others maintain, "cudnn", "splash" and "tokamax", keep it for values whose
+    products do not overflow; for padding, "cudnn" has no such limit. Softmax and sums are in at
+    least float32.
 
     Args:
       score: similarity of a query and a key, a value of `attnlab.scores`.

@@ -87,6 +87,9 @@ def hard_attention(
       straight_through: whether the gradient of the context is that of the expected context.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
 
+    Returns:
+      A `Choice`: context [*B, T, N, D] in v's dtype; place, log_prob and entropy [*B, T, N].
+
     Raises:
       ValueError: for arguments that do not fit together.
       NotImplementedError: positions divided by `attnlab.over` among devices that cannot have heads

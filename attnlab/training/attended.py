@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require
+from attnlab.checks import as_number, require, require_instance
 from attnlab.models.alignment import Attended
 from attnlab.tokens import PAD
 from attnlab.training.objective import Batch, TokenCrossEntropy, predicted
@@ -43,6 +43,12 @@ class AttendedCrossEntropy(TokenCrossEntropy):
     entropy: float = 0.0
     doubly_stochastic: float = 0.0
 
+    def __post_init__(self):
+        super().__post_init__()
+        for name in ("reinforce", "entropy", "doubly_stochastic"):
+            factor = as_number(name, getattr(self, name))
+            require(factor >= 0, f"{name} must be at least 0; got {factor}")
+
     def inputs(self, batch: Batch) -> Batch:
         """The batch, and the request for the attention.
 
@@ -57,7 +63,8 @@ class AttendedCrossEntropy(TokenCrossEntropy):
 
     def sums(self, outputs: Any, batch: Batch) -> dict[str, jax.Array]:
         """The sums of `token_sums`, and those of the three terms, of an `Attended`."""
-        assert isinstance(outputs, Attended)
+        fits = isinstance(outputs, Attended)
+        require_instance("the model's output", outputs, fits, "Attended, as RNNSearch returns it")
         real = (predicted(batch) != PAD)[..., None]
         weights = jnp.where(real, outputs.weights, 0)
         score = jax.lax.stop_gradient(outputs.advantage)[:, None] * outputs.log_prob

@@ -265,13 +265,13 @@ def _goodness(metrics: dict[str, float]) -> float:
     return -math.inf if math.isnan(loss) else -loss
 
 
-def difference(actual: Any, expected: Any, name: str = "") -> str:
-    """What differs between two JSON values, "name: actual → expected" each, in one line."""
-    if isinstance(actual, dict) and isinstance(expected, dict):
+def difference(there: Any, here: Any, name: str = "") -> str:
+    """What differs between two JSON values, "name is X there and Y here" each, in one line."""
+    if isinstance(there, dict) and isinstance(here, dict):
         parts = [
-            difference(actual.get(key), expected.get(key), f"{name}.{key}" if name else key)
-            for key in sorted(actual.keys() | expected.keys())
-            if actual.get(key) != expected.get(key)
+            difference(there.get(key), here.get(key), f"{name}.{key}" if name else key)
+            for key in sorted(there.keys() | here.keys())
+            if there.get(key) != here.get(key)
         ]
         return ", ".join(parts)
-    return f"{name} is {json.dumps(actual)} there and {json.dumps(expected)} here"
+    return f"{name} is {json.dumps(there)} there and {json.dumps(here)} here"

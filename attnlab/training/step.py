@@ -157,18 +157,18 @@ def make_train_step(
             lambda x: x.reshape(rows // accumulate, accumulate, *x.shape[1:]).swapaxes(0, 1), batch
         )
 
-        def gradients_of(part, i, collections):
+        def of_part(part, i, collections):
             return gradients(params, collections, part, shares, jax.random.fold_in(key, i))
 
         def add(carry, part):
             total, collections = carry
             i, batch = part
-            new, moved = gradients_of(batch, i, collections)
+            new, moved = of_part(batch, i, collections)
             return (jax.tree.map(jnp.add, total, new), moved), None
 
         # [accumulate, rows / accumulate, …]; the carry of the scan has the shapes of one part.
         first = jax.tree.map(lambda x: x[0], parts)
-        shapes, _ = jax.eval_shape(gradients_of, first, 0, collections)
+        shapes, _ = jax.eval_shape(of_part, first, 0, collections)
         zero = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
         return jax.lax.scan(add, (zero, collections), (jnp.arange(accumulate), parts))[0]
 

@@ -44,6 +44,10 @@ def test_growth_of_noisy_repeats_is_less_sure_or_unknown():
 def test_spreads_are_standard_errors_of_logarithms():
     row = rows.row("dot", 512, seconds=(1.0, np.e, np.e**2))
     assert trends.spreads([row], "forward") == {"dot": {512: pytest.approx(1 / np.sqrt(3))}}
+    deeper = [
+        dataclasses.replace(row, case=dataclasses.replace(row.case, num_layers=n)) for n in (1, 2)
+    ]
+    assert set(trends.spreads(deeper, "forward")["dot"]) == {1, 2}  # as `lines` has them
 
 
 @pytest.mark.parametrize(

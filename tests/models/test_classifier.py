@@ -64,8 +64,11 @@ def test_a_pair_is_compared_by_its_states():
 
 def test_three_in_a_row_are_no_pair():
     three = jnp.stack([TOKENS] * 3, 1)
-    with pytest.raises(ValueError, match=r"or of pairs \[B, 2, T\]; got \(2, 3, 5\)"):
-        EncoderClassifier(CONFIG, 3, "first", DENSE).init(jax.random.key(0), three)
+    for tokens, shape in ((three, r"\(2, 3, 5\)"), (TOKENS[0], r"\(5,\)")):
+        with pytest.raises(ValueError, match=rf"or of pairs \[B, 2, T\]; got {shape}"):
+            EncoderClassifier(CONFIG, 3, "first", DENSE).init(jax.random.key(0), tokens)
+    with pytest.raises(ValueError, match="num_classes must be an int ≥ 1; got 0"):
+        EncoderClassifier(CONFIG, 0, "first", DENSE).init(jax.random.key(0), TOKENS)
 
 
 def test_without_pooling_each_token_is_classified():

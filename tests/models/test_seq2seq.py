@@ -85,6 +85,24 @@ def test_what_is_no_batch_of_tokens_is_refused(source, target, message):
         jax.eval_shape(model.init, jax.random.key(0), source, target)
 
 
+@pytest.mark.parametrize("name", MODELS)
+def test_a_step_of_other_rows_than_the_memory_is_refused(name):
+    model = MODELS[name]()
+    variables = jax.eval_shape(model.init, jax.random.key(0), SOURCE, TARGET)
+    variables = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), variables)
+    memory = model.apply(variables, SOURCE, method="encode")
+
+    def step(tokens, mutable=("cache", "static"), **cache):
+        options = {"decode": True, "mutable": list(mutable), "method": "decode"}
+        return model.apply(variables | cache, memory, tokens, **options)
+
+    _, cache = step(TARGET[:, :1])
+    with pytest.raises(ValueError, match="tokens need as many rows as the memory and the cache"):
+        step(TARGET[:1, :1], **cache)
+    with pytest.raises(ValueError, match="decode=True writes the cache; got a call that may not"):
+        step(TARGET[:, :1], mutable=("static",), **cache)
+
+
 def test_ids_that_are_not_integers_are_refused_wherever_they_are_read():
     with pytest.raises(ValueError, match="ids must be integers; got float32 .cast them"):
         rows_of(jnp.ones((5, 3)), SOURCE + 0.9)

@@ -1,5 +1,7 @@
 """Losses of attention: REINFORCE through a whole decoder, and what gradients differ by."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -160,7 +162,8 @@ def test_a_sentence_may_have_the_soft_weights():
     def both(params):
         rngs = {"sample": jax.random.key(0)}
         options = {"deterministic": False, "rngs": rngs}
-        outputs = model.apply({"params": params}, **objective.inputs(BATCH), **options)
+        options |= {"mutable": ["baseline"]}
+        outputs, _ = model.apply({"params": params}, **objective.inputs(BATCH), **options)
         return outputs, search("soft").apply({"params": params}, **BATCH)
 
     outputs, soft = both(params)
@@ -177,6 +180,19 @@ def test_refusals():
             jax.eval_shape(search(**options).init, jax.random.key(0), **BATCH)
     with pytest.raises(ValueError, match='got a batch with "weights" of tokens'):
         AttendedCrossEntropy().inputs(BATCH | {"weights": np.ones(1)})
+    for factor in ({"reinforce": -1.0}, {"entropy": math.nan}, {"doubly_stochastic": None}):
+        with pytest.raises(ValueError, match=f"{min(factor)} must be "):
+            AttendedCrossEntropy(**factor)
+    with pytest.raises(ValueError, match="output must be Attended, as RNNSearch returns it; got"):
+        AttendedCrossEntropy().sums(np.zeros((2, 3, 5)), BATCH)
+    with pytest.raises(ValueError, match='got no collection "baseline" .init with return_attent'):
+        search().apply(
+            {"params": random_params(search())}, **AttendedCrossEntropy().inputs(BATCH),
+            deterministic=False, rngs={"sample": jax.random.key(0)},
+        )  # fmt: skip
+    with pytest.raises(ValueError, match="each source has one target; got source"):
+        batch = BATCH | {"target": BATCH["target"].repeat(2, 0)}
+        jax.eval_shape(lambda: search().init(jax.random.key(0), **batch, return_attention=True))
     with pytest.raises(ValueError, match="a variance takes at least 2 batches; got 1"):
         gradient_noise(search(), TokenCrossEntropy(), [BATCH], streams=())
 

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require_choice
+from attnlab.checks import as_array, require, require_choice, require_sizes
 from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
@@ -87,7 +87,19 @@ class BertPretraining(nn.Module):
           types: segments 0 and 1 of the tokens, [B, T]; None = all 0.
           masked: positions [B, M] of the tokens to predict; NaN where there is none.
           deterministic: whether dropout is off.
+
+        Raises:
+          ValueError: masked are no integers [B, M].
         """
+        masked = as_array("masked", masked)
+        require(
+            masked.ndim == 2
+            and len(masked) == len(tokens)
+            and jnp.issubdtype(masked.dtype, jnp.integer),
+            f"masked must be the positions of masked tokens, integers [B, M] with B={len(tokens)}; "
+            f"got {masked.dtype} {masked.shape} (not booleans of all tokens)",
+        )
+        masked = masked.astype(jnp.int32)
         states, pooled = self.bert(tokens, types, deterministic=deterministic)
         masked = jnp.where(masked < 0, states.shape[1], masked)  # not counted from the last
         x = jnp.take_along_axis(states, masked[..., None], axis=1)
@@ -130,6 +142,7 @@ class BertClassifier(nn.Module):
           deterministic: whether dropout is off.
         """
         require_choice("labelled", self.labelled, LABELLED)
+        require_sizes(self, "num_classes")
         c = self.config
         bert = Bert(c, self.attention, name="bert")
         states, pooled = bert(tokens, types, deterministic=deterministic or self.frozen)

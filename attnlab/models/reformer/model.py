@@ -24,7 +24,13 @@ from attnlab.models.transformer.layers import (
     gathered_network,
     layer_norm,
 )
-from attnlab.models.transformer.stack import Attention, layer_paths, pattern_of, through_layers
+from attnlab.models.transformer.stack import (
+    Attention,
+    layer_paths,
+    pattern_of,
+    require_width,
+    through_layers,
+)
 from attnlab.ops import routes
 
 __all__ = ["Reformer", "ReversibleLayer", "ReversibleStack"]
@@ -69,6 +75,7 @@ class ReversibleLayer(nn.Module):
         """What the attention adds, [B, T, D] in the dtype of x."""
         attention: Any = self.attention
         y = attention(self.attention_norm(x), mask=mask, deterministic=deterministic, decode=decode)
+        require_width(y, x)
         return self.attention_dropout(y, deterministic=deterministic).astype(x.dtype)
 
     def feed(self, x: jax.Array, *, deterministic: bool = True) -> jax.Array:

@@ -11,7 +11,15 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import as_count, as_rate, as_size, require, require_choice, require_sizes
+from attnlab.checks import (
+    as_count,
+    as_number,
+    as_rate,
+    as_size,
+    require,
+    require_choice,
+    require_sizes,
+)
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
@@ -130,8 +138,11 @@ class TransformerConfig:
             f" axial_widths, whose sum is width; got {self.axial_shape} for {self.max_length} and"
             f" {self.axial_widths} for {self.width}",
         )
-        counts = ("vocab_size", "num_layers", "num_heads", "feed_forward_chunk", "window")
-        require_sizes(self, *counts, "width", "hidden", "key_width", "value_width", "max_length")
+        counts = ("vocab_size", "source_vocab_size", "num_layers", "num_heads", "max_length")
+        require_sizes(self, *counts, "width", "hidden", "key_width", "value_width")
+        require_sizes(self, "feed_forward_chunk", "window")
+        epsilon = as_number("norm_epsilon", self.norm_epsilon)
+        require(epsilon > 0, f"norm_epsilon must be more than 0; got {epsilon}")
         as_count("num_types counts types of tokens", self.num_types)
         for name in ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"):
             as_rate(getattr(self, name), name)

@@ -10,7 +10,7 @@ import jax
 from attnlab import masks
 from attnlab import tokens as tok
 from attnlab.checks import require, require_instance
-from attnlab.models.seq2seq import Seq2Seq
+from attnlab.models.seq2seq import Seq2Seq, as_pairs
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
 from attnlab.models.transformer.stack import Attention, Stack, pattern_of
@@ -82,6 +82,7 @@ class Transformer(Seq2Seq):
           target_positions: positions [B, T] of the target tokens, restarting with each segment.
           deterministic: whether dropout is off.
         """
+        source, target = as_pairs(source, target)
         memory = self.encode(
             source,
             segments=source_segments,
@@ -104,6 +105,7 @@ class Transformer(Seq2Seq):
         positions: jax.Array | None = None,
         deterministic: bool = True,
     ) -> Memory:
+        source = tok.as_tokens("source", source)
         require_positions(self.config, segments, positions)
         vocabulary = self.vocabulary if self._shares_source else self.source_vocabulary
         x = self.encoder_inputs(vocabulary.embed(source), positions, deterministic=deterministic)
@@ -127,9 +129,10 @@ class Transformer(Seq2Seq):
 
         The weights of all layers and heads are sown: apply with `mutable=["intermediates"]`.
         """
+        tokens = tok.as_tokens("tokens", tokens)
         require(
             (segments is None) == (memory.segments is None),
-            "packed rows need segments of source and target; got only one of them",
+            "packed rows need segments of source and target; got only one of them (give both)",
         )
         require(
             segments is None or not decode,
@@ -197,6 +200,7 @@ class TransformerEncoder(nn.Module):
           positions: positions [B, T] of the tokens, restarting with each segment.
           deterministic: whether dropout is off.
         """
+        tokens = tok.as_tokens("tokens", tokens)
         require_positions(self.config, segments, positions)
         x = self.inputs(
             self.vocabulary.embed(tokens), positions, types, deterministic=deterministic

@@ -47,6 +47,7 @@ class LanguageModel(Decoder):
           positions: positions [B, T] of the tokens, restarting with each segment.
           deterministic: whether dropout is off.
         """
+        tokens = tok.as_tokens("tokens", tokens)
         require_positions(self.config, segments, positions)
         shifted = tok.shift_right(tokens, segments)
         return self._logits(shifted, segments, positions, deterministic, decode=False)
@@ -68,6 +69,7 @@ class LanguageModel(Decoder):
         Make the cache with `init(…, decode=True, method="decode")` and as many tokens as it should
         hold.
         """
+        tokens = tok.as_tokens("tokens", tokens)
         return self._logits(tokens, None, None, deterministic, decode=decode)
 
     def _logits(self, tokens, segments, positions, deterministic, *, decode: bool):

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import positions as pos
-from attnlab.checks import require
+from attnlab.checks import as_array, require
 from attnlab.models.chunks import in_chunks
 from attnlab.models.output import DeferredLogits, wide_product
 from attnlab.models.transformer.config import TransformerConfig
@@ -95,25 +95,35 @@ class Inputs(nn.Module):
           x: embeddings [B, T, D].
           positions: positions of the tokens, [B, T] or [T]; None = 0, 1, 2 …, or while decoding
             those after the last call.
-          types: types of the tokens, [B, T]; None = all 0.
+          types: types of the tokens, [B, T] or [T]; None = all 0.
           deterministic: whether dropout is off.
           decode: whether to count the tokens in the cache.
+
+        Raises:
+          ValueError: positions or types are of other shapes, or too many for the config.
         """
         c = self.config
         count, given = x.shape[1], positions is not None
+        for name, of_tokens in (("positions", positions), ("types", types)):
+            shape = x.shape[:2] if of_tokens is None else as_array(name, of_tokens).shape
+            require(
+                shape in ((count,), x.shape[:2]),
+                f"{name} must be one a token, {(count,)} or {x.shape[:2]}; got {shape}",
+            )
+        before = 0
+        if decode:
+            index = cache_index(self)
+            before = index.value
+            if not self.is_initializing():
+                index.value += count
         if positions is None:
-            positions = jnp.arange(count)
-            if decode:
-                index = cache_index(self)
-                positions += index.value
-                if not self.is_initializing():
-                    index.value += count
+            positions = before + jnp.arange(count)
         if c.positions in ("sinusoid", "concatenated"):
             added = pos.sinusoids(positions, c.width)
         elif c.positions in ("learned", "axial"):
             require(
                 given or count <= c.max_length,
-                f"there are positions for max_length={c.max_length} tokens; got {count}",
+                f"there are positions for max_length={c.max_length} tokens; got {count} (raise it)",
             )
             added = self._learned(positions)
         else:
@@ -242,7 +252,7 @@ def require_positions(
     added = config.positions in ("sinusoid", "learned", "axial", "concatenated")
     require(
         segments is None or positions is not None or not added,
-        "positions restart with each packed sequence; got segments without positions",
+        "positions restart with each packed sequence; got segments alone (give positions too)",
     )
     require(
         positions is None or added or segments is not None,

@@ -16,7 +16,7 @@ from attnlab.masks import Mask
 from attnlab.models.transformer.config import POSITION_BIASES, TransformerConfig
 from attnlab.models.transformer.layers import FeedForward, layer_norm
 
-__all__ = ["Attention", "Stack", "layer_paths", "pattern_of", "through_layers"]
+__all__ = ["Attention", "Stack", "layer_paths", "pattern_of", "require_width", "through_layers"]
 
 Attention: TypeAlias = nn.Module | Sequence[nn.Module]
 
@@ -80,11 +80,23 @@ class TransformerLayer(nn.Module):
         drop = nn.Dropout(self.config.dropout_rate, deterministic=deterministic)
         for name, sublayer in sublayers.items():
             norm = layer_norm(self.config, f"{name}_norm")
-            if self.config.pre_norm:
-                x += drop(sublayer(norm(x)))
-            else:
-                x = norm(x + drop(sublayer(x)))
+            y = sublayer(norm(x) if self.config.pre_norm else x)
+            require_width(y, x)
+            x = x + drop(y) if self.config.pre_norm else norm(x + drop(y))
         return x, weights
+
+
+def require_width(y: jax.Array, x: jax.Array) -> None:
+    """Refuses what cannot be added to x.
+
+    Raises:
+      ValueError: y has another shape.
+    """
+    require(
+        y.shape == x.shape,
+        f"attention in a layer must return the shape of its input, {x.shape}; got {y.shape} (make"
+        " it with config.attention(…), or leave out_features out)",
+    )
 
 
 class Stack(nn.Module):
@@ -205,6 +217,11 @@ def pattern_of(config: TransformerConfig, attention: Attention | None) -> tuple[
     modules = bool(pattern) and all(isinstance(module, nn.Module) for module in pattern)
     wanted = "a module, or a sequence of modules that the layers repeat"
     require_instance("attention", attention, modules, wanted)
+    require(
+        len(pattern) <= config.num_layers,
+        f"a pattern has at most an attention for each of the {config.num_layers} layers; got "
+        f"{len(pattern)}",
+    )
     for module in pattern:
         rotary = getattr(module, "rotary", False)
         require(

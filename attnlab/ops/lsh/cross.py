@@ -55,8 +55,9 @@ def lsh_cross_attention(
 
     and o_i = 0 where no round shows i a key. In each round i sees, of the keys in its bucket, the
     `window` (default look_back · chunk_size) before its own place in (segment, position) order and,
-    if not causal, as many after it. With `causal` the query at position t + q_offset sees keys at
-    or before it, itself included, and no finite change of the future changes o_i. Else its place is
+    if not causal, as many after it. With `causal` the query at position t (plus the q_offset of a
+    `masks.Causal` in the mask) sees keys at or before it, itself included, and no finite change of
+    the future changes o_i. Else its place is
     where it would stand if both sequences were of one length: for self-attention its own position.
 
     Hash both with the same rotations. Keys are normalized, so that buckets, which know nothing of

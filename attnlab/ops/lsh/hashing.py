@@ -81,7 +81,7 @@ class Rotations:
 
 
 def factorize(num_buckets: int) -> tuple[int, ...]:
-    """Even factors whose product is `num_buckets`, as large as 64 and as equal as they can be.
+    """Even factors whose product is `num_buckets`: none above 64 if possible, as equal as can be.
 
     >>> factorize(64), factorize(512), factorize(2**13)
     ((64,), (16, 32), (16, 16, 32))

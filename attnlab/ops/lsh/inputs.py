@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attnlab import masks
 from attnlab.axes import HeadLayout, broadcasts_to, lead_with_ones
@@ -195,7 +196,7 @@ def check_buckets(
       The ids as int32, and a boolean scalar, True where some are out of range.
 
     Raises:
-      ValueError: where the ids are known.
+      ValueError: where the ids are known, and not under jit.
     """
     if jnp.iinfo(buckets.dtype).bits < 32:
         buckets = buckets.astype(jnp.int32)  # a narrow type may not hold the limit itself
@@ -312,10 +313,9 @@ def _both(x, y):
 
 
 def _nonzero_offset(mask: str, q_offset: Any) -> jax.Array:
-    wrong = jnp.any(jnp.asarray(q_offset) != 0)
-    if not isinstance(wrong, jax.core.Tracer) and bool(wrong):
+    if not isinstance(q_offset, jax.core.Tracer) and np.any(np.asarray(q_offset) != 0):
         raise NotImplementedError(
             f"LSH attention sees all of its keys as queries; got {mask} with q_offset={q_offset} "
             "(leave it out, or take lsh_cross_attention)"
         )
-    return wrong
+    return jnp.any(jnp.asarray(q_offset) != 0)

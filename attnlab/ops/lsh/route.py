@@ -294,7 +294,10 @@ class LSH:
                 f"{score} (leave score unset, and scale with LSHOptions.logit_scale)"
             )
         if bias is not None:
-            raise NotImplementedError("LSH takes no bias: it never makes the T × S logits")
+            raise NotImplementedError(
+                "LSH takes no bias, as it never makes the T × S logits; got one (leave it out, or"
+                " take AllPairs)"
+            )
 
     def _hashed(self, q, hash_inputs, center):
         """What is hashed, and the center, if it is given, in the rank of that."""

@@ -150,6 +150,14 @@ def test_types_and_positions_have_their_limits(variables):
         jax.eval_shape(lambda: BertClassifier(CONFIG, labelled="word").init(KEY, TOKENS))
 
 
+@pytest.mark.parametrize(
+    "masked", [TOKENS > 5, MASKED[0], MASKED[:1].repeat(3, 0), np.float32(MASKED)]
+)
+def test_what_is_no_place_of_a_masked_token_is_refused(variables, masked):
+    with pytest.raises(ValueError, match=r"masked must be the positions .* integers \[B, M\] with"):
+        LOGITS(variables, TOKENS, TYPES, masked)
+
+
 def test_a_loss_in_blocks_is_the_loss():
     draw = np.random.default_rng(0)
     arrays = [np.float32(draw.normal(size=shape)) for shape in ((2, 5, 7), (13, 7), (13,))]

@@ -71,12 +71,13 @@ def test_several_tokens_at_once_and_the_weights_over_the_source():
     made = init(model, memory, jnp.zeros((2, CACHE), int), decode=True, method="decode")
     assert set(made) == {"params", "cache"}  # "static" is of the first call's source
     state, found = {"cache": made["cache"]}, []
-    for piece in (tokens[:, :4], tokens[:, 4:]):
+    for piece, positions in ((tokens[:, :4], jnp.arange(4)), (tokens[:, 4:], None)):
         result, updated = apply(
             model,
             {**variables, **state},
             memory,
             piece,
+            positions=positions,
             decode=True,
             return_weights=True,
             mutable=["cache", "static"],

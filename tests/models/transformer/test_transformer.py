@@ -350,7 +350,10 @@ def test_errors():
         dataclasses.replace(TINY, num_heads=0)
     with pytest.raises(ValueError, match="feed_forward_chunk must be an int ≥ 1; got 0"):
         dataclasses.replace(TINY, feed_forward_chunk=0)
-    for field, value in (("max_length", 0), ("num_types", -1), ("hidden_dropout_rate", 1.0)):
+    for field, value in (
+        *(("max_length", 0), ("num_types", -1), ("hidden_dropout_rate", 1.0), ("width", None)),
+        *(("source_vocab_size", 0), ("norm_epsilon", -1.0)),
+    ):
         with pytest.raises(ValueError, match=f"{field} .*; got {value}"):
             TransformerConfig(V, **{field: value})
     with pytest.raises(ValueError, match="attention must be a module, or a sequence of modules"):
@@ -363,6 +366,17 @@ def test_errors():
         call(Transformer(TINY, cross_attention=routes.Window(1, 1)))
     with pytest.raises(ValueError, match="attention must be a module, or .* instance of Window"):
         call(Transformer(TINY, routes.Window(1, 1)))
+    with pytest.raises(ValueError, match="at most an attention for each of the 2 layers; got 3"):
+        call(Transformer(TINY, [TINY.attention()] * 3))
+    narrow = TINY.attention().clone(out_features=1)
+    with pytest.raises(ValueError, match=r"shape of its input, \(2, 7, 12\); got \(2, 7, 1\)"):
+        call(Transformer(TINY, narrow))
+    for shape in ((), (2, 1), (1, 7)):
+        with pytest.raises(ValueError, match=r"positions must be one a token, \(7,\) or \(2, 7\)"):
+            call(tiny(), source_positions=np.zeros(shape, int))
+    for kind in (TransformerEncoder, TransformerLM):
+        with pytest.raises(ValueError, match=r"tokens must be token ids, .* got int32 \(2, 1, 5\)"):
+            jax.eval_shape(kind(TINY).init, jax.random.key(0), TARGET[:, None])
     with pytest.raises(ValueError, match="positions for max_length=6 tokens; got 7"):
         call(tiny(positions="learned", max_length=6))
     with pytest.raises(ValueError, match="which positions='rotary' does not; got positions"):
@@ -373,7 +387,7 @@ def test_errors():
     with pytest.raises(ValueError, match="'alibi' are a bias .*MultiHeadAttention without posit"):
         call(Transformer(dataclasses.replace(TINY, positions="alibi"), TINY.attention()))
     ids, at = {"source_segments": SOURCE}, {"source_positions": SOURCE}
-    with pytest.raises(ValueError, match="restart with each packed sequence; got segments without"):
+    with pytest.raises(ValueError, match="restart with each packed sequence; got segments alone"):
         call(tiny(), **ids)
     with pytest.raises(ValueError, match="segments of source and target; got only one"):
         call(tiny(), **ids, **at)

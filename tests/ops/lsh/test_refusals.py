@@ -115,6 +115,12 @@ def test_queries_that_stand_elsewhere_than_keys_are_refused(mask):
         refused(mask=mask)
 
 
+def test_an_offset_that_is_known_is_refused_under_jit_too():
+    attends = functools.partial(lsh_attention, v=V, chunk_size=CHUNK)
+    with pytest.raises(NotImplementedError, match="got Causal with q_offset=3"):
+        jax.eval_shape(lambda qk: attends(qk, buckets=IDS, mask=masks.Causal(q_offset=3)), QK)
+
+
 def test_union_of_a_ring_is_refused():
     with pytest.raises(NotImplementedError, match="union=True with wrap=True"):
         LSHOptions(strict=False, same_bucket=False, wrap=True)
