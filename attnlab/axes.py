@@ -18,6 +18,7 @@ __all__ = [
     "broadcasts_to",
     "lead_with_ones",
     "merge_batch",
+    "pad_to_multiple",
     "require_batch",
     "split_heads",
 ]
@@ -91,3 +92,9 @@ def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> j
     return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(
         -1, 1, *rest
     )
+
+
+def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
+    """Zeros behind x along an axis, up to whole multiples."""
+    axis %= x.ndim
+    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])

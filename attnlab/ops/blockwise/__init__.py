@@ -23,6 +23,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from attnlab.axes import pad_to_multiple
 from attnlab.meshes import vary_like
 from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
@@ -55,8 +56,8 @@ def attend(
     block, rows_are_given = engine.default_block(x.mask), block_q is not None
     block_q = engine.even_block(num_queries, block_q or block)
     block_k = engine.even_block(num_keys, block_k or block)
-    pad_queries = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_q)
-    pad_keys = functools.partial(engine.pad_to_multiple, axis=-2, multiple=block_k)
+    pad_queries = functools.partial(pad_to_multiple, axis=-2, multiple=block_q)
+    pad_keys = functools.partial(pad_to_multiple, axis=-2, multiple=block_k)
     q, k, v = pad_queries(x.q), pad_keys(x.k), pad_keys(x.v)
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     operands = (

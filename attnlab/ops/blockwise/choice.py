@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab.axes import pad_to_multiple
 from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.blockwise import engine
@@ -44,7 +45,7 @@ def choose(
     num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
     block = min(engine.default_block(x.mask), _BLOCK)
     block_q, block_k = (engine.even_block(n, block) for n in (num_queries, num_keys))
-    q, k = (engine.pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
+    q, k = (pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
     mask = None if x.mask is None else x.mask.pad(block_q, block_k)
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     # [S/bk, B, K, 1, bk, H] and [S/bk]

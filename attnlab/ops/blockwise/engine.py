@@ -28,7 +28,6 @@ __all__ = [
     "even_block",
     "forward",
     "key_range",
-    "pad_to_multiple",
     "visible_logits",
     "whole_blocks",
     "window_width",
@@ -447,9 +446,3 @@ def even_block(length: int, largest: int) -> int:
     """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
     number = math.ceil(length / largest)
     return min(largest, 8 * math.ceil(length / number / 8))
-
-
-def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
-    """Zeros behind x along an axis, up to whole multiples."""
-    axis %= x.ndim
-    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])

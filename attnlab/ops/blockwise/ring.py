@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.axes import pad_to_multiple
 from attnlab.biases import Bias, Explicit
 from attnlab.masks import Mask
 from attnlab.ops.blockwise import engine
@@ -100,7 +101,7 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
         for length in (num_queries, num_keys)
     )
     pad_queries, pad_keys = (
-        functools.partial(engine.pad_to_multiple, multiple=devices * pieces * block)
+        functools.partial(pad_to_multiple, multiple=devices * pieces * block)
         for block in (block_q, block_k)
     )
     # T and S become multiples of devices × pieces × block, so that no block is cut.

@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attnlab.axes import pad_to_multiple
 from attnlab.ops.kernels.pallas import Pallas, block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.ops.kernels.pallas.tiles import MASKED
@@ -219,7 +220,7 @@ def _take_last(x: jax.Array, index: jax.Array) -> jax.Array:
 
 def _padded(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
     blocks = math.lcm(kernel.config.block_q, kernel.config.block_k)
-    return jnp.pad(x, [(0, -x.shape[a] % blocks if a == axis else 0) for a in range(x.ndim)])
+    return pad_to_multiple(x, axis, blocks)
 
 
 def _reach(geometry: Geometry) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
+from attnlab.axes import pad_to_multiple
 from attnlab.masks import Mask
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
@@ -77,17 +78,13 @@ def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:
     extent = jnp.maximum(stop - first, 0)
     # [M, T, H], [M / G, S, H], [M / G, S, D] with M = B·K·G, padded to whole blocks
     inputs = Inputs(
-        _pad(x.q.reshape(rows, *x.q.shape[3:]), config.block_q),
-        _pad(x.k.reshape(-1, *x.k.shape[3:]), config.block_k),
-        _pad(x.v.reshape(-1, *x.v.shape[3:]), config.block_k),
+        pad_to_multiple(x.q.reshape(rows, *x.q.shape[3:]), 1, config.block_q),
+        pad_to_multiple(x.k.reshape(-1, *x.k.shape[3:]), 1, config.block_k),
+        pad_to_multiple(x.v.reshape(-1, *x.v.shape[3:]), 1, config.block_k),
         w,
     )
-    return inputs, Visible(_pad(first, config.block_q), _pad(extent, config.block_q))
-
-
-def _pad(x: jax.Array, multiple: int) -> jax.Array:
-    """Zeros behind axis 1 up to whole blocks."""
-    return jnp.pad(x, [(0, -x.shape[1] % multiple if a == 1 else 0) for a in range(x.ndim)])
+    first, extent = (pad_to_multiple(x, 1, config.block_q) for x in (first, extent))
+    return inputs, Visible(first, extent)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))

@@ -17,6 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from attnlab.axes import pad_to_multiple
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, query_blocks
 from attnlab.ops.kernels.pallas.tpu.additive import UNITS, add_logits
@@ -130,8 +131,7 @@ def by_lane(x: jax.Array) -> jax.Array:
 
 def _pad(x: jax.Array, axis: int) -> jax.Array:
     """Zeros add nothing to a dot product; to the additive score neither, as w is zero there."""
-    missing = -x.shape[axis] % UNITS
-    return jnp.pad(x, [(0, missing * (i == axis)) for i in range(x.ndim)]) if missing else x
+    return pad_to_multiple(x, axis, UNITS)
 
 
 def specs(x: Operands, config: Config, place: Callable[..., Place]) -> Operands:
