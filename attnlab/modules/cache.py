@@ -14,7 +14,14 @@ from attnlab.biases import as_bias
 from attnlab.checks import require
 from attnlab.ops.routes import StatefulRoute
 
-__all__ = ["append_to_cache", "cache_index", "cut_to_queries", "decode_with_state", "keep_static"]
+__all__ = [
+    "append_to_cache",
+    "cache_index",
+    "cut_to_queries",
+    "decode_with_state",
+    "keep_static",
+    "require_cache",
+]
 
 
 def require_cache(module: nn.Module) -> None:
