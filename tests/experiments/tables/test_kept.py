@@ -27,7 +27,7 @@ def _in_any_folder(line):
 
 def test_the_kept_scoreboard_has_the_verdicts_of_the_kept_rows():
     found = list(claims.judged(list(claims.all_claims().values())))
-    assert 40 <= len(found) <= 60
+    assert len(found) >= 40
     assert (KEPT / "claims" / "scoreboard.md").read_text() == scoreboard.markdown(found)
     kinds = [verdicts.kind(one.line.verdict) for one in found]
     unknown = kinds.count(verdicts.UNDECIDED) + kinds.count(verdicts.NOT_RUN)
