@@ -91,6 +91,7 @@ def test_scores_are_pytrees_of_their_parameters():
         leaves = jax.tree.leaves(case.build(*parameters))
         assert len(leaves) == len(parameters), case.name
     assert jax.tree.structure(scores.Dot(1.0)) != jax.tree.structure(scores.Dot())
+    assert type(scores.Dot(jnp.float32(0.5)).scale) is float  # static, so it must have a hash
 
 
 def test_concat_is_additive_with_the_matrix_split():

@@ -181,8 +181,8 @@ class TrainFlags(Flags):
         validations = -(-steps // validate_every)
         if self.plateau is not None and validations < 6:
             raise Invalid(
-                f"--plateau={self.plateau}: two of at least six validations lie in the last fifth; "
-                f"{steps:,} steps have {validations}; lower --validate_every"
+                f"--plateau={self.plateau}: needs six validations, so that two lie in the last "
+                f"fifth; {steps:,} steps have {validations}; lower --validate_every"
             )
 
     def loop(

@@ -230,10 +230,10 @@ class Settings(TrainFlags):
                     f"--{name}={written(getattr(self, name))}: needs {task} in --tasks="
                     f"{written(self.tasks)}"
                 )
-        text, copy = ("text" in self.tasks, self.models), ("copy" in self.tasks, self.copy_models)
-        for name, read in {"eval_rounds": [text], "chunk_size": [text, copy]}.items():
-            hash_it = any(rounds_of(x) for there, models in read if there for x in models)
-            if name in named and not hash_it:
+        of_text = "text" in self.tasks and any(map(rounds_of, self.models))
+        of_copy = "copy" in self.tasks and any(map(rounds_of, self.copy_models))
+        for name, hashes in {"eval_rounds": of_text, "chunk_size": of_text or of_copy}.items():
+            if name in named and not hashes:
                 raise Invalid(
                     f"--{name}={written(getattr(self, name))}: none of the models hashes; leave it "
                     "out"

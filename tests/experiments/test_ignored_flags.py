@@ -27,7 +27,7 @@ FINETUNE = f"--train_file{FILE} --dev_file{FILE}"
         ("translate", f"--models=rnn_encdec --data_files{FILE} --draw_file{FILE} --preset=cpu",
          f"--draw_file{FILE}: rnn_encdec has no attention to draw; leave it out"),
         ("long_range", "--starts=scratch,pretrained --steps=5000 --plateau=0.01",
-         "--plateau=0.01: two of at least six validations lie in the last fifth; 1,000 steps have"),
+         "--plateau=0.01: needs six validations, so that two lie in the last fifth; 1,000 steps"),
         ("long_range", "--plateau=1", "--plateau=1 is too large; give less than 1"),
         ("language_model", "--tasks=copy --equal_bits=1", "--equal_bits=1: needs text in --t"),
         ("language_model", f"--tasks=copy --input{FILE}", f"--input{FILE}: needs text in --tasks"),

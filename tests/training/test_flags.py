@@ -30,7 +30,7 @@ def test_a_plateau_is_refused_where_validations_are_too_few_to_see_one():
     seen = TrainFlags(steps=11, validate_every=2, plateau=0.01)
     seen.check_named(())
     assert seen.loop(seed=0).plateau == 0.01
-    message = "--plateau=0.01: two of at least six validations .*; 10 steps have 5; lower"
+    message = "--plateau=0.01: needs six validations, .*; 10 steps have 5; lower"
     with pytest.raises(Invalid, match=message):
         dataclasses.replace(seen, steps=10).check_named(())
     with pytest.raises(Invalid, match=message):  # a recipe's or a share of the steps
