@@ -313,7 +313,9 @@ def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
 
     def one_head(n):
         # Only one head's projections are alive at a time.
-        head = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False).astype(jnp.float32)
+        head = jax.lax.dynamic_index_in_dim(x, n, 2, keepdims=False)
+        if head.dtype.itemsize > 4:
+            head = head.astype(jnp.float32)
         bucket, radix = jnp.zeros((x.shape[0], rotations.num_hashes, x.shape[1]), jnp.int32), 1
         for factor in rotations.factors:
             if factor.shape[2] == 0:  # one bucket
@@ -331,9 +333,14 @@ def _hash(x: jax.Array, rotations: Rotations) -> jax.Array:
 def _nearest_axis(rotation: jax.Array, x: jax.Array) -> jax.Array:
     """argmax([xR; −xR]) without building that: [R, B/2, H] and [B, L, H] to int32 [B, R, L]."""
     rounds, half, width = rotation.shape
-    # In full precision: a token hashed alone, when decoding, must get the same bucket.
+    # In full precision: a token hashed alone, when decoding, must get the same bucket. Where x has
+    # 16 bits, so has the rotation, which is as random then, and the products are exact in float32.
     y = jnp.einsum(
-        "gh,blh->bgl", rotation.reshape(-1, width), x, precision=jax.lax.Precision.HIGHEST
+        "gh,blh->bgl",
+        rotation.reshape(-1, width).astype(x.dtype),
+        x,
+        precision=jax.lax.Precision.HIGHEST,
+        preferred_element_type=jnp.float32,
     ).reshape(x.shape[0], rounds, half, x.shape[1])
     largest = jnp.max(jnp.abs(y), axis=2, keepdims=True)
     axis = jax.lax.broadcasted_iota(jnp.int32, y.shape, 2)

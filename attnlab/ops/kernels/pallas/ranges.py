@@ -78,7 +78,7 @@ class Config(NamedTuple):
         None = all there are.
       ahead: number of keys after its own index that a query can see at most: none after i + ahead;
         None = all there are.
-      dtype: dtype of the forward's output.
+      dtype: dtype of the context, and of a GPU's gradients of the dot product.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
       interpret: whether to simulate the kernel on the CPU.
       scale: factor of the dot product, on the float32 logits, as q in bfloat16 would be rounded; 1

@@ -26,7 +26,8 @@ CASES = {
         (128, 64), jnp.bfloat16, dict(score="dot", width=64, rows=4, visible_rows=1, queries=128),
     ),
     "dot, a row of ranges each, seen elsewhere": (
-        (64, 128), jnp.float16, dict(score="dot", width=128, rows=2, queries=64, earlier=2),
+        (64, 128), jnp.float16,
+        dict(score="dot", width=128, rows=2, group=1, queries=64, earlier=2),
     ),
     "dot, a band": (
         (64, 64), jnp.bfloat16,
@@ -125,8 +126,9 @@ def test_forward_and_gradients(name, process):
     delta = jnp.asarray(rng.normal(size=lse.shape), jnp.float32)
 
     got = simulate(process, x, visible, settings, dout, lse, delta)
-    assert got[0].dtype == dtype
-    assert all(y.dtype == jnp.float32 for y in jax.tree.leaves(got[1:]))
+    of_gradients = dtype if x.w is None else jnp.float32
+    assert (got[0].dtype, got[1].dtype) == (dtype, jnp.float32)
+    assert all(y.dtype == of_gradients for y in jax.tree.leaves(got[2]))
     exact = in_float64(oracle, x, visible, dout, lse, delta, scale)
     plain = jax.jit(oracle)(x, visible, dout, lse, delta, scale)
     sees = own > tiles.MASKED

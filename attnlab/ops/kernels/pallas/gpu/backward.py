@@ -20,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.gpu.launch import Launch, Program, arrays_of
-from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile
+from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzled, write
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, key_blocks, query_blocks
 
 __all__ = ["backward"]
@@ -49,8 +49,9 @@ def backward(
       delta: rowsum(do ∘ o), [M, T] float32.
 
     Returns:
-      dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H], float32; dw is None
-      for the dot product. Memory O((T + S)(H + D)), as the terms of dw are one a query.
+      dq [M, T, H], dk [M / group, S, H], dv [M / group, S, D] and dw [M, H]; dw is None for the dot
+      product. Those of the dot product are in config.dtype, the others float32. Memory
+      O((T + S)(H + D)), as the terms of dw are one a query.
     """
     # [M, 2, T]: what belongs to a query has positions last.
     stats = jnp.stack([lse, delta], axis=1)
@@ -58,7 +59,7 @@ def backward(
     num_keys = x.k.shape[1]
     dq, dw = _of_queries(x, arrays, layout, config, query_blocks(visible, config, num_keys))
     dk, dv = _of_keys(x, arrays, layout, config, key_blocks(visible, config, num_keys))
-    return dq * config.scale, dk * config.scale, dv, dw
+    return dq, dk, dv, dw
 
 
 def _groups(layout, block: int) -> int:
@@ -99,19 +100,21 @@ def _of_queries(x, arrays, layout, config, blocks):
             sums = scratch[0].at[program.group]
             _clear(tile, sums)
             # sums [2, H, 64] float32: of dq, and of each query's terms of dw
-            program.queue.empty(add_additive, None)
+            program.queue.go_through(add_additive, None)
             _write_units(sums, [out.at[program.row, :, at] for out in outputs])
         else:
-            (dq,) = outputs
-            dq[program.row, at] = program.queue.empty(add_dot, tile.zeros(hidden))
+            (dq,), (buffer,) = outputs, scratch
+            sums = program.queue.go_through(add_dot, tile.zeros(hidden)) * config.scale
+            write(sums, buffer.at[program.group], dq.at[program.row, at])
 
     launch = Launch(
         layout, tile, groups, num_queries, config.block_q, config.block_k // COLUMNS,
         rows=("q", "dout", "stats", "ranges"), columns=("k", "v", "slots", "w"),
     )  # fmt: skip
     if not layout.additive:
-        out = jax.ShapeDtypeStruct((rows, num_queries, hidden), jnp.float32)
-        (dq,) = launch("range_dq", compute, arrays, blocks, (out,), ())
+        out = jax.ShapeDtypeStruct((rows, num_queries, hidden), config.dtype)
+        scratch = (swizzled((groups, ROWS, hidden), config.dtype),)
+        (dq,) = launch("range_dq", compute, arrays, blocks, (out,), scratch)
         return dq, None
     out = jax.ShapeDtypeStruct((rows, hidden, num_queries), jnp.float32)
     scratch = (plgpu.SMEM((groups, 2, hidden, ROWS), jnp.float32),)
@@ -161,23 +164,29 @@ def _of_keys(x, arrays, layout, config, blocks):
         if layout.additive:
             sums = scratch[0].at[program.group]
             _clear(tile, sums)
-            dv[program.row, at] = program.queue.empty(add_additive, tile.zeros(width))
+            dv[program.row, at] = program.queue.go_through(add_additive, tile.zeros(width))
             _write_units(sums, [dk.at[program.row, :, at]])
         else:
             start = tile.zeros(hidden), tile.zeros(width)
-            dk[program.row, at], dv[program.row, at] = program.queue.empty(add_dot, start)
+            dk_sums, dv_sums = program.queue.go_through(add_dot, start)
+            dk_buffer, dv_buffer = (buffer.at[program.group] for buffer in scratch)
+            write(dk_sums * config.scale, dk_buffer, dk.at[program.row, at])
+            write(dv_sums, dv_buffer, dv.at[program.row, at])
 
     launch = Launch(
         layout, tile, groups, num_keys, config.block_k, config.block_q // COLUMNS,
         rows=("k", "v"), columns=("q", "dout", "stats", "ranges", "w"),
     )  # fmt: skip
-    # Of the additive score [M / group, H, S], as its sums are by unit.
-    dk_shape = (rows, hidden, num_keys) if layout.additive else (rows, num_keys, hidden)
+    if layout.additive:  # its sums are by unit, [M / group, H, S]
+        dk_shape, dtype = (rows, hidden, num_keys), jnp.float32
+        scratch = (plgpu.SMEM((groups, 1, hidden, ROWS), dtype),)
+    else:
+        dk_shape, dtype = (rows, num_keys, hidden), config.dtype
+        scratch = tuple(swizzled((groups, ROWS, n), dtype) for n in (hidden, width))
     outputs = (
-        jax.ShapeDtypeStruct(dk_shape, jnp.float32),
-        jax.ShapeDtypeStruct((rows, num_keys, width), jnp.float32),
+        jax.ShapeDtypeStruct(dk_shape, dtype),
+        jax.ShapeDtypeStruct((rows, num_keys, width), dtype),
     )
-    scratch = (plgpu.SMEM((groups, 1, hidden, ROWS), jnp.float32),) if layout.additive else ()
     dk, dv = launch("range_dk_dv", compute, arrays, blocks, outputs, scratch)
     return dk.swapaxes(1, 2) if layout.additive else dk, dv
 

@@ -55,7 +55,7 @@ def forward(x: Inputs, visible: Visible, config: Config) -> tuple[jax.Array, jax
             return tile.matmul(p.astype(x.v.dtype), keys.v, onto=sums), largest, total
 
         start = tile.zeros(width), tile.zeros() + tiles.MASKED, tile.zeros()
-        sums, largest, total = program.queue.empty(add_tile, start)
+        sums, largest, total = program.queue.go_through(add_tile, start)
         inverse, log_sum = tiles.finish(largest, total)
         at = pl.ds(program.position, ROWS)
         lse[program.row, at] = log_sum

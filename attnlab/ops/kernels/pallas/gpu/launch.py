@@ -21,14 +21,14 @@ __all__ = ["Launch", "Program", "arrays_of", "simulator"]
 
 
 class Program(NamedTuple):
-    """Arguments of a computing warpgroup.
+    """Arguments of a warpgroup.
 
     Attributes:
       row: row of the program's own side: of q where the tile's rows are queries, of k where they
         are keys.
       position: position of the warpgroup's first row of the tile.
-      group: index of this warpgroup among the computing ones.
-      rows: program's own rows in shared memory.
+      group: index of this warpgroup in its program.
+      rows: program's own rows in shared memory; they are there while the queue is gone through.
       columns: columns that pass by, in shared memory, the slot first.
       queue: queue of the tiles whose columns pass by.
     """
@@ -47,7 +47,7 @@ class Launch(NamedTuple):
     Attributes:
       layout: layout of the arrays.
       tile: tile of a warpgroup; its `queries` say which side the rows are.
-      groups: number of computing warpgroups of a program.
+      groups: number of warpgroups of a program.
       positions: number of positions on the side of the rows.
       block: number of rows that a block of `visits` counts, a multiple of the program's 64 ·
         groups.
@@ -74,7 +74,7 @@ class Launch(NamedTuple):
         outputs: Sequence[jax.ShapeDtypeStruct],
         scratch: Sequence[Any],
     ) -> Sequence[jax.Array]:
-        """Runs compute(program, outputs, scratch) in every computing warpgroup.
+        """Runs compute(program, outputs, scratch) in every warpgroup.
 
         The first axis of the outputs counts the rows of q, or of k where the rows are keys.
         """
@@ -90,33 +90,24 @@ class Launch(NamedTuple):
             index, group = lax.axis_index("program"), lax.axis_index("warpgroup")
             row = lax.div(index, jnp.int32(num_blocks))
             position = lax.rem(index, jnp.int32(num_blocks)) * height
-            first = row * q_rows
-            queue = Queue(
-                visits, lax.div(position, jnp.int32(self.block)), self.pieces,
-                first, q_rows, layout.sharing, full, free,
-            )  # fmt: skip
+            first, leads = row * q_rows, group == 0
 
-            @pl.when(group == groups)
-            def _():
-                if groups == 2:  # 2 · 232 + 40 registers a thread: all there are
-                    plgpu.set_max_registers(40, action="decrease")
+            @pl.when(leads)
+            def _copy_rows():
                 for i in range(groups):
                     layout.copy(arrays, rows.at(i), first, position + i * ROWS, ready)
 
-                def copy(row, at, slot, barrier):
-                    layout.copy(arrays, columns.at(slot), row, at * tile.columns, barrier)
-                    layout.copy(arrays, passing.at(slot), row, position, barrier)
+            def copy(row, at, slot, barrier):
+                layout.copy(arrays, columns.at(slot), row, at * tile.columns, barrier)
+                layout.copy(arrays, passing.at(slot), row, position, barrier)
 
-                queue.fill(copy)
-
-            @pl.when(group < groups)
-            def _():
-                if groups == 2:
-                    plgpu.set_max_registers(232, action="increase")
-                plgpu.barrier_wait(ready)
-                at, streamed = position + group * ROWS, columns._replace(**passing.present())
-                program = Program(row, at, group, rows.at(group), streamed, queue)
-                compute(program, outputs, scratch)
+            queue = Queue(
+                visits, lax.div(position, jnp.int32(self.block)), self.pieces,
+                first, q_rows, layout.sharing, ready, full, free, copy, leads,
+            )  # fmt: skip
+            at, streamed = position + group * ROWS, columns._replace(**passing.present())
+            program = Program(row, at, group, rows.at(group), streamed, queue)
+            compute(program, outputs, scratch)
 
         kernel.__name__ = name
         return plgpu.kernel(
@@ -138,7 +129,7 @@ class Launch(NamedTuple):
             ),
             grid=(num_rows * num_blocks,),
             grid_names=("program",),
-            num_threads=groups + 1,
+            num_threads=groups,
             thread_name="warpgroup",
             compiler_params=plgpu.CompilerParams(
                 approx_math=True, lowering_semantics=plgpu.LoweringSemantics.Lane
@@ -151,10 +142,11 @@ def arrays_of(x: Inputs, visible: Visible, **of_backward: jax.Array) -> tuple[Ar
     """The arrays as the kernels read them, and how they belong together."""
     layout = Layout(x.w is not None, x.group, x.q.shape[0] // visible.first.shape[0])
     q, k = (y.swapaxes(1, 2) if layout.additive else y for y in (x.q, x.k))
-    all_ranges, slots = [visible.first[:, None], visible.extent[:, None]], None
+    first, slots = visible.first[:, None], None
+    all_ranges = [first, first + visible.extent[:, None]]
     if visible.seen is not None:
         slots, first, extent = visible.seen
-        all_ranges += [first, extent]
+        all_ranges += [first, first + extent]
     w = x.w if x.w is None else x.w.astype(jnp.float32)
     ranges = jnp.concatenate(all_ranges, axis=1)
     return Arrays(q, k, x.v, ranges=ranges, slots=slots, w=w, **of_backward), layout

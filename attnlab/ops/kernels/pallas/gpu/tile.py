@@ -1,11 +1,12 @@
 """What the kernels for Hopper GPUs share: the arrays, the queue of tiles, a tile's logits and mask.
 
-A program has a warpgroup (128 threads) for every 64 rows of its block, and one more that copies.
-Rows, the program's own, are queries in the forward and for dq, keys for dk and dv; columns are the
-other side, of which the copying warpgroup brings one block after another into `STAGES` slots of
-shared memory. A slot's `full` completes when all its copies have landed; its `free` completes when
-every computing warpgroup is done with it. These, and `ready` for the rows, are all that the
-warpgroups have in common.
+A program has a warpgroup (128 threads) for every 64 rows of its block. Rows, the program's own,
+are queries in the forward and for dq, keys for dk and dv; columns are the other side, one block of
+which after another is copied into `STAGES` slots of shared memory. The first warpgroup starts the
+copies: one that did nothing else would take the registers of a second program, and LSH has so few
+tiles a program that only other programs can fill the time until a copy lands. A slot's `full`
+completes when all its copies have landed; its `free` completes when every warpgroup is done with
+it. These, and `ready` for the rows, are all that the warpgroups have in common.
 """
 
 from __future__ import annotations
@@ -41,8 +42,8 @@ class Arrays(NamedTuple):
       v: values [M / group, S, D].
       dout: gradient of the context, [M, T, D].
       stats: log-sum-exp and δ of the queries, [M, 2, T] float32.
-      ranges: ranges of visible keys, [V, 2 + 2E, T] int32: first and extent, then firsts and
-        extents in E other orders.
+      ranges: ranges of visible keys, [V, 2 + 2E, T] int32: the first and one past the last, then
+        all firsts and all ends in E other orders. Ends, not extents: an instruction less a pair.
       slots: slots of the keys in E other orders, [V, E, S] int32.
       w: weights of the additive score's hidden units, [M, H] float32.
     """
@@ -124,10 +125,14 @@ class Queue(NamedTuple):
         how many from there on.
       block: index of the program's block of rows, as `visits` counts them.
       pieces: number of tiles that a block of columns makes.
-      rows: rows of q, [first, first + rows): all of them are visited, one after another.
+      first: first row of q that is visited.
+      rows: number of rows of q from there on, which share a row of `visits`.
       sharing: number of rows of q that share a row of `visits`.
+      ready: barrier that completes when the program's own rows are there.
       full: barrier of each slot that completes when the slot has been filled.
-      free: barrier of each slot that completes when the slot may be filled again.
+      free: barrier of each slot that completes when every warpgroup has read the slot.
+      copy: function (row of q, tile, slot, barrier) that starts the copies into a slot.
+      leads: whether this warpgroup is the one that copies.
     """
 
     visits: Any
@@ -136,59 +141,48 @@ class Queue(NamedTuple):
     first: jax.Array
     rows: int
     sharing: int
+    ready: Any
     full: Any
     free: Any
+    copy: Callable
+    leads: jax.Array
 
-    def _walk(self, visit: Callable, carry):
-        """carry = visit(step, row of q, tile, carry) for every tile; and how many there were."""
+    def go_through(self, compute: Callable, carry):
+        """carry = compute(row of q, tile, slot, carry) for every tile; the last carry."""
+        visits_row = lax.div(self.first, jnp.int32(self.sharing))
+        # Blocks of columns to tiles: a block makes `pieces` of them.
+        start, count = (self.visits[visits_row, self.block, j] * self.pieces for j in (0, 1))
+        steps = self.rows * count
 
-        def of_row(i, carry):
-            row = self.first + i
-            of = lax.div(row, jnp.int32(self.sharing))
-            # Blocks of columns to tiles: a block makes `pieces` of them.
-            start, count = (self.visits[of, self.block, j] * self.pieces for j in (0, 1))
+        def row_and_tile(step):
+            return self.first + lax.div(step, count), start + lax.rem(step, count)
 
-            def of_tile(j, carry):
-                step, carry = carry
-                return step + 1, visit(step, row, start + j, carry)
+        def fetch(step):
+            @pl.when(self.leads & (step < steps))
+            def _copy():
+                slot = lax.rem(step, jnp.int32(STAGES))
+                self.copy(*row_and_tile(step), slot, self.full.at[slot])
 
-            return lax.fori_loop(0, count, of_tile, carry)
+        for stage in range(STAGES):
+            fetch(jnp.int32(stage))
+        plgpu.barrier_wait(self.ready)
 
-        return lax.fori_loop(0, self.rows, of_row, (jnp.int32(0), carry))
-
-    def fill(self, copy: Callable) -> None:
-        """What the copying warpgroup does: copy(row, tile, slot, barrier) into each free slot."""
-
-        def fill_slot(step, row, tile, _carry):
-            slot = lax.rem(step, jnp.int32(STAGES))
-
-            # The first STAGES copies find their slots empty; later ones wait for those who read.
-            @pl.when(step >= STAGES)
-            def _wait_for_slot():
-                plgpu.barrier_wait(self.free.at[slot])
-
-            copy(row, tile, slot, self.full.at[slot])
-
-        steps, _ = self._walk(fill_slot, None)
-        for i in range(STAGES):  # until the last slots are free too
-
-            @pl.when(steps + i >= STAGES)
-            def _wait_for_last(step=steps + i):
-                plgpu.barrier_wait(self.free.at[lax.rem(step, jnp.int32(STAGES))])
-
-    def empty(self, compute: Callable, carry):
-        """What a computing one does: carry = compute(row, tile, slot, carry) for each full slot."""
-
-        def use_slot(step, row, tile, carry):
+        def use_slot(step, carry):
             slot = lax.rem(step, jnp.int32(STAGES))
             plgpu.barrier_wait(self.full.at[slot])
             # What compute returns is in registers, and what it adds to is memory of its own.
-            carry = compute(row, tile, slot, carry)
+            carry = compute(*row_and_tile(step), slot, carry)
             plgpu.commit_smem()  # the slot was read; only then may a copy overwrite it
             plgpu.barrier_arrive(self.free.at[slot])
+
+            @pl.when(self.leads)
+            def _wait_for_others():
+                plgpu.barrier_wait(self.free.at[slot])
+
+            fetch(step + STAGES)
             return carry
 
-        return self._walk(use_slot, carry)[1]
+        return lax.fori_loop(0, steps, use_slot, carry)
 
 
 class Tile(NamedTuple):
@@ -241,7 +235,7 @@ class Tile(NamedTuple):
           slots: slots of the keys in shared memory, [E, keys]; None where E is 0.
           first_key: position of the tile's first key.
         """
-        # [2 + 2E, queries]: first, extent, E firsts, E extents
+        # [2 + 2E, queries]: first, end, E firsts, E ends
         keys, others = 1 - self.queries, (ranges.shape[0] - 2) // 2
         key = self._laid_out(lax.broadcasted_iota(jnp.int32, self.shape, keys), None) + first_key
 
@@ -249,10 +243,10 @@ class Tile(NamedTuple):
             return self.spread(ranges.at[i], self.queries)
 
         # [64, columns] booleans, whichever axis is the queries'
-        shows = tiles.in_range(key, of_queries(0), of_queries(1))
+        shows = (key >= of_queries(0)) & (key < of_queries(1))
         for e in range(others):
             slot = self.spread(slots.at[e], keys)
-            shows &= ~tiles.in_range(slot, of_queries(2 + e), of_queries(2 + others + e))
+            shows &= (slot < of_queries(2 + e)) | (slot >= of_queries(2 + others + e))
         return shows
 
     def logits(self, rows, columns, w) -> jax.Array:
