@@ -35,10 +35,10 @@ window of the past |
 window |
 | `"pallas"`, `Pallas(block_q=…)` | our kernels: dot and additive over ranges of keys, and LSH | \
 TPU, H100, H200; causal, window, padding |
-| `None` | where they serve, cuDNN on NVIDIA and splash on TPU (one device, or under \
-`attnlab.over` for splash); else dense for at most 32 queries or keys and 2048 of the others (a \
-decoder's step), blockwise beyond, which for at most 8 queries leaves the keys where they are in \
-memory; on a CPU both do so for one dot-product query | everything |
+| `None` | where they serve, cuDNN on NVIDIA, then pallas on H100 and H200, and splash on TPU (one \
+device, or under `attnlab.over`, for the two last); else dense for at most 32 queries or keys and \
+2048 of the others (a decoder's step), blockwise beyond, which for at most 8 queries leaves the \
+keys where they are in memory; on a CPU both do so for one dot-product query | everything |
 
 All but dense have a backward pass of their own, and so no forward mode. `jax.jvp` of `jax.grad`
 goes through `"blockwise"`, `grad` of `grad` only without a mask. The additive and concat scores

@@ -13,14 +13,15 @@ with `"dense"`. `Pallas(block_q=…, block_k=…)` is `"pallas"` with tiles of y
 no power of 2 rounds q once (1/√H is one for H = 16, 64 and 256): where logits are large, the error
 of a context was up to 3.4 times that of `"dense"` with H = 128.
 
-`None` is `"cudnn"` on NVIDIA where it serves; on TPU `"splash"` where it serves, up to 2³⁰ pairs
-(beyond, what it does while tracing takes longer than 7 s), under `attnlab.over` or where there is
-one device in all.
+`None` is `"cudnn"` on NVIDIA where it serves, else `"pallas"` on an H100 or H200 where that serves
+(on an H200 16,384 tokens of the dot product took 1.5 ms and 23 by `"blockwise"`; 8,192 of the
+additive score 7 and 20); on TPU `"splash"` where it serves, up to 2³⁰ pairs (beyond, what it does
+while tracing takes longer than 7 s). `"pallas"` and `"splash"` are chosen under `attnlab.over` or
+where there is one device in all.
 Else it is `"dense"` for at most 32 queries or keys and 2048 of the others, a decoder's step say,
 where all pairs are but a block and the engine around it only costs (1.3 to 18 times the time on a
 CPU); `"blockwise"` beyond, which for at most 8 queries transposes a block of keys at a time and no
-whole cache (`blockwise.few_queries`). `"pallas"` is no default: its kernels were compiled for
-devices, but not yet run on one. It looks at the default device while tracing; to compile for
+whole cache (`blockwise.few_queries`). It looks at the default device while tracing; to compile for
 another one, trace under `platforms.compiling_for`.
 
 On a mesh, under `jit`, `attnlab.over` says which of its axes divide examples, heads or positions:
@@ -171,18 +172,19 @@ def attention(
 
 def _attend(call: Call, implementation: str | None) -> jax.Array:
     """The context [*B, T, N, D] by a kernel or an engine, which know no divided positions."""
-    name = _kernel_by_default(call) if implementation is None else implementation
-    if name in _KERNELS:
-        kernel = _KERNELS[name]
-        reason = kernel.refusal(call)
-        if reason is None:
-            return kernel.attend(call)
-        if implementation is not None:
+    if implementation in _KERNELS:
+        kernel = _KERNELS[implementation]
+        if reason := kernel.refusal(call):
             raise NotImplementedError(
-                f'implementation="{name}" {reason}; use implementation="blockwise" or None'
+                f'implementation="{implementation}" {reason}; use implementation="blockwise" or '
+                "None"
             )
+        return kernel.attend(call)
     if implementation is not None:
         return _by_engine(call, implementation)
+    for name in _kernels_by_default(call):
+        if _KERNELS[name].refusal(call) is None:
+            return _KERNELS[name].attend(call)
     shorter, longer = sorted(call.lengths)
     if shorter <= _SHORT and longer <= _LONG:
         return one_query.attend(call) if one_query.serves(call) else _by_engine(call, "dense")
@@ -209,10 +211,18 @@ def _around_a_ring(call: Call, implementation: str | None) -> jax.Array:
     return merge_output(context, call.q.shape[:-3])
 
 
-def _kernel_by_default(call: Call) -> str | None:
+def _kernels_by_default(call: Call) -> list[str]:
+    """The kernels to ask before the engines, the fastest first."""
+    names = []
     if call.platform.name == "tpu" and serves_kernels():
-        return "splash" if math.prod(call.lengths) <= _MOST_SPLASH_PAIRS else None
-    return "cudnn" if call.platform.name == "cuda" and call.platform.has_cudnn else None
+        if math.prod(call.lengths) <= _MOST_SPLASH_PAIRS:
+            names.append("splash")
+    if call.platform.name == "cuda":
+        if call.platform.has_cudnn:
+            names.append("cudnn")
+        if serves_kernels() and min(call.lengths) > _SHORT:
+            names.append("pallas")
+    return names
 
 
 def _split_as_heads_and_queries(arguments):

@@ -12,7 +12,7 @@ from attnlab import platforms
 from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.dense import attend_dense
-from attnlab.ops.lsh.kernel import attend_with, kernel_for
+from attnlab.ops.lsh.kernel import Kernel, attend_with, kernel_for
 from attnlab.ops.lsh.order import Order, sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
 from attnlab.ops.lsh.rows import CallSettings
@@ -25,6 +25,7 @@ _MOST_DENSE_PAIRS = 2**18
 
 def attend_rows(
     implementation: str | Pallas | None,
+    kernels: bool,
     settings: CallSettings,
     scale: float,
     buckets: jax.Array,
@@ -36,11 +37,14 @@ def attend_rows(
     seeds: jax.Array,
     factor: jax.Array,
 ) -> jax.Array:
-    """The context [B, L, N, D] of some rows, with the arrays of `lsh_attention`."""
+    """The context [B, L, N, D] of some rows, with the arrays of `lsh_attention`.
+
+    `kernels` says whether a kernel may be chosen unasked (`split.serves_kernels`).
+    """
     length = qk.shape[1]
     order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
     order = order._replace(factor=pad(factor, qk.shape[1] - length, 1))
-    attend = choose(implementation, order, settings, qk, v)
+    attend = choose(implementation, order, settings, qk, v, kernels=kernels)
     return attend(settings, qk, None, v, scale, order, seeds.reshape(-1, 2))[:, :length]
 
 
@@ -79,23 +83,35 @@ def choose(
     settings: CallSettings,
     q: jax.Array,
     v: jax.Array,
+    *,
+    kernels: bool = False,
 ) -> Callable[..., jax.Array]:
     """`attend_rounds`, `attend_dense` or a kernel, which compute the same of the same arguments.
+
+    A kernel is chosen unasked only on an NVIDIA GPU, and if `kernels` allows it.
 
     Raises:
       NotImplementedError: no kernel serves them.
     """
     if implementation == "pallas":
         implementation = Pallas()
+    platform = platforms.current()
     if isinstance(implementation, Pallas):
-        platform = platforms.current()
         kernel = kernel_for(implementation, platform, settings, q, v, order)
+        if isinstance(kernel, str):
+            raise NotImplementedError(
+                f'implementation="pallas" {kernel}; use implementation="sorted" or None'
+            )
         return functools.partial(attend_with, kernel)
     if implementation is None:
         _, rounds, slots = order.token.shape
         geometry = settings.geometry
         pairs = order.slot.shape[2] * order.key_slot.shape[2]
         visited = rounds * slots * geometry.span * geometry.chunk_size
-        short = settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS)
-        implementation = "dense" if short else "sorted"
+        if settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS):
+            return attend_dense
+        if platform.name == "cuda" and kernels:
+            kernel = kernel_for(Pallas(), platform, settings, q, v, order)
+            if isinstance(kernel, Kernel):
+                return functools.partial(attend_with, kernel)
     return attend_dense if implementation == "dense" else attend_rounds

@@ -55,38 +55,29 @@ def kernel_for(
     q: jax.Array,
     v: jax.Array,
     order: Order,
-) -> Kernel:
-    """The kernel for these rounds.
-
-    Raises:
-      NotImplementedError: there is none.
-    """
+) -> Kernel | str:
+    """The kernel for these rounds, or why there is none."""
     geometry = settings.geometry
-    reason = why_not_on(platform, options.interpret)
+    if reason := why_not_on(platform, options.interpret):
+        return reason
     if order.keys is not None:
-        reason = "attends within one sequence, not across two"
+        return "attends within one sequence, not across two"
     if not geometry.same_bucket or geometry.wrap:
-        reason = "shows keys of the query's own bucket only (same_bucket=True, wrap=False)"
+        return "shows keys of the query's own bucket only (same_bucket=True, wrap=False)"
     if order.pairs is not None:
-        reason = "takes masks of keys, causal and segments, not of other pairs"
+        return "takes masks of keys, causal and segments, not of other pairs"
     if settings.dropout_rate > 0:
-        reason = "takes no dropout"
-    if reason is None:
-        back, ahead = _reach(geometry)
-        blocks = block_sizes(options, platform, "dot", (back, ahead))
-        config = Config(*blocks, back, ahead, q.dtype, settings.precision, options.interpret)
-        kernel = Kernel(platform, config, geometry.causal)
+        return "takes no dropout"
+    back, ahead = _reach(geometry)
+    blocks = block_sizes(options, platform, "dot", (back, ahead))
+    config = Config(*blocks, back, ahead, q.dtype, settings.precision, options.interpret)
+    kernel = Kernel(platform, config, geometry.causal)
 
-        def first_round():
-            only = jnp.arange(1)
-            return _in_order(kernel, _rows(settings, q, v, 1.0, order, only), only)
+    def first_round():
+        only = jnp.arange(1)
+        return _in_order(kernel, _rows(settings, q, v, 1.0, order, only), only)
 
-        reason = kernels_for(platform).refusal(*jax.eval_shape(first_round), config)
-        if reason is None:
-            return kernel
-    raise NotImplementedError(
-        f'implementation="pallas" {reason}; use implementation="sorted" or None'
-    )
+    return kernels_for(platform).refusal(*jax.eval_shape(first_round), config) or kernel
 
 
 # jit: so that a call outside any other compiles once and not each time.

@@ -12,9 +12,9 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 
 from attnlab import masks, scores
 from attnlab.ops.attention import attention
-from attnlab.ops.kernels import splash
+from attnlab.ops.kernels import cudnn, splash
 from attnlab.ops.kernels.call import Call
-from attnlab.ops.kernels.pallas import Pallas
+from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.platforms import compiling_for
 from attnlab.split import over
 from tests.ops.kernels.maintained import (
@@ -192,6 +192,30 @@ def test_splash_is_the_default_where_it_has_a_device_of_its_own(monkeypatch):
         attend(384)
     attend(512)
     assert used == [(n, n) for n in (128, 256, 384)]
+
+
+@pytest.mark.parametrize(
+    ("score", "dtype", "mask", "length", "chosen"),
+    [
+        (scores.Dot(), jnp.bfloat16, masks.Causal(), 64, ["cudnn"]),
+        (scores.Dot(), jnp.bfloat16, masks.Window(3, 2), 64, ["pallas"]),
+        (scores.Dot(), jnp.bfloat16, masks.Window(3, 2), 32, []),
+        (scores.Dot(), jnp.float32, masks.Causal(), 64, []),
+        (scores.Additive(jnp.ones(64)), jnp.bfloat16, masks.Causal(), 64, ["pallas"]),
+    ],
+)
+def test_the_fastest_kernel_that_serves_is_the_default_on_hopper(
+    score, dtype, mask, length, chosen, monkeypatch
+):
+    used = []
+    for name, kernel in (("cudnn", cudnn), ("pallas", exact)):
+        monkeypatch.setattr(kernel, "attend", lambda call, name=name: used.append(name) or call.q)
+    x = jnp.zeros((2, length, 1, 64), dtype)
+    for devices in (2, 1):  # XLA cannot partition ours
+        monkeypatch.setattr(jax, "device_count", lambda n=devices: n)
+        with compiling_for(H100):
+            jax.eval_shape(lambda: attention(score, x, x, x, mask=mask))
+    assert used == (chosen * 2 if chosen == ["cudnn"] else chosen)
 
 
 BY_TOKAMAX = {

@@ -13,6 +13,7 @@ from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
+from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
@@ -73,6 +74,32 @@ def test_equals_the_rounds(name, monkeypatch):
     """With a plain stand-in for the kernel that also checks what a kernel is promised."""
     monkeypatch.setattr(kernel, "kernels_for", lambda platform: plain_kernels)
     assert_equal_to_sorted(KERNEL, CASES[name])
+
+
+def test_rounds_in_turns(monkeypatch):
+    """As few at a time as fit: a round is merged with those of its turn and of turns before."""
+    monkeypatch.setattr(kernel, "kernels_for", lambda platform: plain_kernels)
+    monkeypatch.setattr(kernel, "_SLOTS_TOGETHER", 2 * 56)
+    length, *options, _ = CASES["strict"]
+    assert_equal_to_sorted(KERNEL, (length, *options, 4))
+
+
+def test_it_is_the_default_on_hopper(monkeypatch):
+    """On one device, or where `over` divides the rows: XLA cannot."""
+    asked = []
+
+    def forward(*args):
+        asked.append(args)
+        return plain_kernels.forward(*args)
+
+    kernels = types.SimpleNamespace(refusal=plain_kernels.refusal, forward=forward)
+    monkeypatch.setattr(kernel, "kernels_for", lambda platform: kernels)
+    qk, v, _, buckets = arrays(52, 1)
+    for devices, capability in ((1, (8, 0)), (2, (9, 0)), (1, (9, 0))):
+        monkeypatch.setattr(jax, "device_count", lambda n=devices: n)
+        with compiling_for(Platform("cuda", "", capability)):
+            jax.eval_shape(functools.partial(lsh_attention, chunk_size=8), qk, v, buckets)
+        assert bool(asked) == ((devices, capability) == (1, (9, 0)))
 
 
 @pytest.mark.slow
