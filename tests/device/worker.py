@@ -38,7 +38,8 @@ class Checker:
         self._pending: dict[tuple[Problem, str, str], Any] = {}
         # Checks of one scenario follow each other, if not in every dtype.
         self.problem = functools.lru_cache(8)(self._problem)
-        self._plainly = functools.lru_cache(8)(self._plainly_and_ratios)
+        self._plainly = functools.lru_cache(8)(self._plain_outputs)
+        self._plain_ratios = functools.lru_cache(8)(self._ratios_of_plain)
 
     def answer(self, order: dict[str, Any], send: Send) -> None:
         """Does the first check of an order, and compiles for the others."""
@@ -90,8 +91,9 @@ class Checker:
         if problem.other_future is not None:
             changed = problem.other_future(problem.arrays, problem.cut)
             after = np.asarray(run(*problem.given(changed, dtype))["context"])
-        plain, ratios = self._plainly(problem, dtype)
-        tell("judging")
+        plain = self._plainly(problem, dtype)
+        tell("judging")  # NumPy's truth of large arrays takes longer than any kernel may
+        ratios = self._plain_ratios(problem, dtype)
         if check.implementation != problem.plain_is:  # the plain version is not judged by itself
             parts = (_part(problem, outputs) for outputs in (got, plain))
             worst = max(ratios.values())
@@ -109,14 +111,17 @@ class Checker:
         scenario = scenario.small() if self._small else scenario
         return problems.problem(mechanism, scenario, interpreted=self._small)
 
-    def _plainly_and_ratios(self, problem: Problem, dtype: str) -> tuple[Arrays, dict[str, float]]:
-        """The outputs of the plain version, and its errors over what it is allowed."""
+    def _plain_outputs(self, problem: Problem, dtype: str) -> Arrays:
+        """The outputs of the plain version."""
         run = _known(self._submitted(problem, problem.plain, dtype))
-        outputs = jax.block_until_ready(run(*problem.given(problem.arrays, dtype)))
+        return jax.block_until_ready(run(*problem.given(problem.arrays, dtype)))
+
+    def _ratios_of_plain(self, problem: Problem, dtype: str) -> dict[str, float]:
+        """The errors of the plain version over what it is allowed."""
         arrays = judging.moved(problem.arrays, judging.rounding(dtype))
         off = problem.truth(arrays, problem.dcontext).values
-        ratios = judging.judge_plain(_part(problem, outputs), off, problem.answer, dtype)
-        return outputs, ratios
+        plain = _part(problem, self._plainly(problem, dtype))
+        return judging.judge_plain(plain, off, problem.answer, dtype)
 
     def _program(self, check: Check) -> Any:
         """The future of a check's program, or why there is none; also of its plain version's."""
