@@ -119,8 +119,8 @@ class TrainFlags(Flags):
     num_workers: int = flag(
         0,
         "Number of processes that prepare the data; 0: a thread of this process, which is faster "
-        "than one other. Two or more pay where the steps wait for data and cores are free, see "
-        "host_speed. No number that is trained depends on it.",
+        "than one other. Two or more pay where the steps wait for data and cores are free. "
+        "No number that is trained depends on it.",
         least=0,
     )
     dry_run: bool = flag(
