@@ -314,7 +314,7 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
 
 
 def _within(offset: Any, count: int, rows: int) -> Any:
-    return (offset >= 0) & (offset + count <= rows)
+    return (offset >= 0) & (offset <= rows - count)  # a sum may be more than int32 holds
 
 
 def _require_rows(rows: int, count: int) -> None:

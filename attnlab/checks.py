@@ -158,10 +158,12 @@ def as_count(what: str, x: Any) -> int:
 def require_integers(owner: Any, *names: str) -> None:
     """Fields that count or number must be integers; None where that is their default."""
     for name in names:
-        if _is_left_out(owner, name):
+        got = getattr(owner, name)
+        is_int = isinstance(got, int) and not isinstance(got, bool)  # of any size
+        if is_int or _is_left_out(owner, name):
             continue
         field = f"{type(owner).__name__}.{name}"
-        dtype = as_array(field, getattr(owner, name)).dtype
+        dtype = as_array(field, got).dtype
         remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
         require(
             jnp.issubdtype(dtype, jnp.integer),

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
+from attnlab.axes import HeadLayout
 from attnlab.ops.attention import attention
+from attnlab.ops.kernels.pallas import exact
 from tests import oracle
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 
@@ -229,6 +231,41 @@ def test_errors(make, message):
     q, k = jnp.ones((2, 5, 4, 3)), jnp.ones((2, 7, 2, 3))
     with pytest.raises(ValueError, match=message):
         attention(scores.Dot(), q, k, k, mask=make())
+
+
+FAR = 2**31 - 1
+FAR_AWAY = [
+    *((masks.Causal(at), lambda i, j, at=at: j <= i + at) for at in (FAR, 2**31, -(2**40))),
+    (masks.Causal(np.array([2**31])), lambda i, j: True),
+    (masks.Causal(np.array([3 * 10**9], np.uint32)), lambda i, j: True),
+    (masks.Window(0, FAR), lambda i, j: j >= i),
+    (masks.Window(FAR, 0, q_offset=-2), lambda i, j: j <= i - 2),
+    (masks.Window(2**40, 2**40, q_offset=3), lambda i, j: True),
+    (masks.Window(FAR - 2, 1, q_offset=FAR - 4), lambda i, j: j >= i - 2),
+    (masks.Window(1, FAR, q_offset=-FAR), lambda i, j: j <= i),
+    (masks.Chunks(2, look_back=10**9), lambda i, j: j // 2 <= i // 2),
+    (masks.Chunks(2**31, 2**31), lambda i, j: True),
+    (masks.Chunks(3, FAR, q_offset=-2), lambda i, j: (i - 2) // 3 >= j // 3),
+    (masks.Chunks(3, FAR // 3 - 1, FAR - 4), lambda i, j: j // 3 > (FAR - 4 + i) // 3 - FAR // 3),
+    (masks.Padding(2**31, 2**40), lambda i, j: True),
+    (masks.Padding(np.array([3 * 10**9], np.uint32)), lambda i, j: True),
+]
+
+
+@pytest.mark.parametrize("mask, seen", FAR_AWAY, ids=lambda x: str(x) * isinstance(x, masks.Mask))
+def test_integers_that_int32_does_not_hold(mask, seen):
+    """What dense attention, blocks, kernels and decoding ask for says one thing."""
+    want = np.array([[seen(i, j) for j in range(5)] for i in range(4)])
+    np.testing.assert_array_equal(mask.as_array(4, 5).reshape(4, 5), want)
+    np.testing.assert_array_equal(mask.for_queries(1, 2).as_array(2, 5).reshape(2, 5), want[1:3])
+    ranges = [mask.key_range(jnp.arange(i, i + 1), 5) for i in range(4)]
+    if mask.lengths is not None or mask.band is not None:
+        made = mask.in_layout(HeadLayout((1,), 1, 1, 4, 5))
+        first, stop = (np.broadcast_to(x, (1, 4))[0] for x in exact._range(made, 4, 5))
+        ranges += zip(first, stop, strict=True)
+    for i, (first, stop) in enumerate(ranges):
+        shown = [j in range(int(first), int(stop)) for j in range(5)]
+        np.testing.assert_array_equal(shown, want[i % 4])
 
 
 def test_as_array_refuses_what_attention_does():

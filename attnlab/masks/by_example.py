@@ -9,13 +9,22 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import require, require_integers
-from attnlab.masks.mask import Lengths, Mask, SegmentIds, cut_rows, hull
+from attnlab.masks.mask import (
+    Lengths,
+    Mask,
+    OfPositions,
+    SegmentIds,
+    as_position,
+    cut_rows,
+    hull,
+    shifted,
+)
 
 __all__ = ["Padding", "Segments"]
 
 
 @final
-class Padding(Mask):
+class Padding(OfPositions):
     """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
 
     Args:
@@ -34,20 +43,17 @@ class Padding(Mask):
 
     @property
     def lengths(self):
-        return Lengths(self.kv_lengths, self.q_lengths)
-
-    def check(self):
-        require_integers(self, "kv_lengths", "q_lengths")
+        of_queries = None if self.q_lengths is None else as_position(self.q_lengths)
+        return Lengths(as_position(self.kv_lengths), of_queries)
 
     def for_queries(self, offset, count):
         if self.q_lengths is None:
             return self
-        return Padding(self.kv_lengths, jnp.asarray(self.q_lengths, jnp.int32) - offset)
+        return Padding(self.kv_lengths, shifted(self.q_lengths, -offset))
 
     def key_range(self, q_positions, num_keys):
         del q_positions
-        # Small or unsigned types hold neither num_keys nor what comes of the bound.
-        return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths, jnp.int32)), 0, num_keys)
+        return 0, jnp.clip(jnp.max(jnp.asarray(self.lengths.kv_lengths)), 0, num_keys)
 
 
 @final

@@ -16,23 +16,30 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
-from attnlab.checks import as_array, require, require_instance
+from attnlab.checks import as_array, require, require_instance, require_integers
 
 __all__ = [
+    "LARGEST",
     "Band",
     "Both",
     "Explicit",
     "Lengths",
     "Mask",
+    "OfPositions",
     "SegmentIds",
     "as_mask",
+    "as_position",
     "combine",
     "cut_rows",
     "first_position",
     "from_padding",
     "hull",
+    "shifted",
     "visible_keys",
 ]
+
+#: The last position that int32 holds. No array is as long, so whatever is beyond counts as there.
+LARGEST = 2**31 - 1
 
 
 class Band(NamedTuple):
@@ -46,6 +53,25 @@ class Band(NamedTuple):
     def starts_at_zero(self) -> bool:
         """Whether query i stands at position i, known while tracing."""
         return isinstance(self.q_offset, int) and self.q_offset == 0
+
+    @property
+    def edges(self) -> tuple[Any, Any]:
+        """The least and the largest j − i, in int32; None = unbounded."""
+        lowest = None if self.left is None else shifted(self.q_offset, -self.left)
+        return lowest, None if self.right is None else shifted(self.q_offset, self.right)
+
+    def key_range(self, first: Any, last: Any, num_keys: int) -> tuple[Any, Any]:
+        """The keys [start, stop) that queries from `first` to `last` see; positions broadcast."""
+        lowest, highest = self.edges
+        start: Any = 0
+        stop: Any = num_keys
+        end = last + 1
+        # clip(i + x, 0, S), without a sum that int32 does not hold
+        if lowest is not None:
+            start = first + jnp.clip(lowest, -first, num_keys - first)
+        if highest is not None:
+            stop = end + jnp.clip(highest, -end, num_keys - end)
+        return start, stop
 
 
 class Lengths(NamedTuple):
@@ -261,6 +287,17 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         raise TypeError("a mask is neither true nor false; write a & b, or mask is not None")
 
     __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
+
+
+class OfPositions(Mask):
+    """A mask whose fields are positions, or numbers of these."""
+
+    def check(self):
+        fields = dataclasses.fields(self)
+        require_integers(self, *(f.name for f in fields if f.metadata.get("pytree_node", True)))
+
+    def _arrays(self):
+        return {name: as_position(x) for name, x in super()._arrays().items()}
 
 
 @final
@@ -536,6 +573,28 @@ def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int, *, none: An
     )
     at = offset + jnp.arange(count)
     return jnp.take(x, jnp.where(at < 0, rows, at), axis=axis, mode="fill", fill_value=none)
+
+
+def as_position(x: ArrayLike) -> Any:
+    """Integers as Python's int or int32; what int32 does not hold becomes the nearest it does."""
+    if isinstance(x, int | np.integer):
+        return max(-LARGEST, min(int(x), LARGEST))
+    lib = np if isinstance(x, list | tuple | np.ndarray) else jnp  # JAX cuts 64 bits to 32
+    x = lib.asarray(x)
+    if x.dtype == jnp.int32:
+        return x
+    if jnp.iinfo(x.dtype).bits >= 32:
+        x = lib.clip(x, max(-LARGEST, jnp.iinfo(x.dtype).min), LARGEST)
+    return jnp.asarray(x, jnp.int32)
+
+
+def shifted(x: Any, n: Any) -> Any:
+    """x + n, each of them `as_position`, and so is the sum."""
+    x, n = as_position(x), as_position(n)
+    if isinstance(x, int) and isinstance(n, int):
+        return as_position(x + n)
+    n = jnp.asarray(n, jnp.int32)
+    return jnp.where(n > 0, jnp.minimum(x, LARGEST - n), jnp.maximum(x, -LARGEST - n)) + n
 
 
 def _of_all_examples(offset: ArrayLike) -> jax.Array:
