@@ -64,14 +64,21 @@ def as_array(name: str, x: Any) -> jax.Array:
     """x as an array of JAX.
 
     Raises:
-      ValueError: x is not numbers.
+      ValueError: x is not numbers, or has integers that JAX would cut to 32 bits without a word.
     """
     wanted = "an array of numbers"
     require_instance(name, x, not isinstance(x, str | None), wanted)
     try:
-        return jnp.asarray(x)
+        made = jnp.asarray(x)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
+    if isinstance(x, np.ndarray) and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
+        lost = x[x != x.astype(made.dtype)]
+        require(
+            lost.size == 0,
+            f"{name} must be integers that {made.dtype} holds; got {lost[:1]} (number them anew)",
+        )
+    return made
 
 
 def is_floating(dtype: Any) -> bool:
@@ -158,12 +165,11 @@ def as_count(what: str, x: Any) -> int:
 def require_integers(owner: Any, *names: str) -> None:
     """Fields that count or number must be integers; None where that is their default."""
     for name in names:
-        got = getattr(owner, name)
-        is_int = isinstance(got, int) and not isinstance(got, bool)  # of any size
-        if is_int or _is_left_out(owner, name):
+        if _is_left_out(owner, name):
             continue
-        field = f"{type(owner).__name__}.{name}"
-        dtype = as_array(field, got).dtype
+        field, got = f"{type(owner).__name__}.{name}", getattr(owner, name)
+        in_numpy = isinstance(got, int | np.ndarray)  # of any size
+        dtype = (np.asarray(got) if in_numpy else as_array(field, got)).dtype
         remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
         require(
             jnp.issubdtype(dtype, jnp.integer),

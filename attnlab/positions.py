@@ -131,7 +131,7 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
 
 def _within(positions: ArrayLike, count: int) -> jax.Array:
     """The positions; those that are known must be in [0, count), others outside become `count`."""
-    positions = jnp.asarray(positions)
+    positions = as_array("positions", positions)
     require(
         jnp.issubdtype(positions.dtype, jnp.integer),
         f"positions must be integers; got {positions.dtype} (cast them)",

@@ -131,6 +131,7 @@ def test_axial_positions_are_cells_of_a_grid():
         ),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
+        (lambda: positions.learned(jnp.ones((5, 2)), np.array([2**32 + 1])), r"int32 holds; got .429"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.ones(3)), r"integers; got float32"),
         (lambda: positions.axial([jnp.ones((5, 2))] * 2, jnp.array([25])), r"\[0, 25\).*got 25"),
     ],

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require, require_integers
+from attnlab.checks import as_array, require, require_integers
 from attnlab.masks.mask import (
     Lengths,
     Mask,
@@ -88,6 +88,7 @@ class Segments(Mask):
 
     def check(self):
         require_integers(self, "q_ids", "kv_ids")
+        self._ids()  # which int32 holds
 
     def for_queries(self, offset, count):
         q_ids, kv_ids = self._ids()
@@ -102,8 +103,8 @@ class Segments(Mask):
         return hull(((kv_ids >= first) & (kv_ids <= last)).reshape(-1, num_keys).any(0))
 
     def _ids(self) -> tuple[jax.Array, jax.Array]:
-        q_ids = jnp.asarray(self.q_ids)
-        return q_ids, (q_ids if self.kv_ids is None else jnp.asarray(self.kv_ids))
+        q_ids = as_array("Segments.q_ids", self.q_ids)
+        return q_ids, q_ids if self.kv_ids is None else as_array("Segments.kv_ids", self.kv_ids)
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()
