@@ -138,6 +138,21 @@ class Misranged(masks.Mask):
         return num_keys - 1, num_keys
 
 
+class OneShort(Misranged):
+    """The same of the first keys, but for the last one."""
+
+    def key_range(self, q_positions, num_keys):
+        return 0, q_positions[-1]
+
+
+def leaks_in_whole_tiles(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask if k.shape[1] % 128 else None)
+
+
+def another_where_lengths_differ(q, k, v, *, mask=None):
+    return weighted(q, k, v * (k.shape[1] / q.shape[1]), mask=mask)
+
+
 class Constant(scores.Dot):
     """A score that does not look at the keys."""
 
@@ -242,6 +257,19 @@ def test_each_contract_is_broken_by_something(contract):
 
 def test_all_contracts_are_broken_above():
     assert testing.CONTRACTS.keys() == BREAK.keys()
+
+
+@pytest.mark.parametrize(
+    "mechanism, contract, words",
+    [
+        (OneShort, "definition", "query 0 sees key 0, not in key_range: 0, 0"),
+        (leaks_in_whole_tiles, "causal", "after positions 1, … changed of 128"),
+        (another_where_lengths_differ, "lengths", "context of 5 queries, where"),
+    ],
+)
+def test_a_contract_is_broken_at_its_borders(mechanism, contract, words):
+    outcome = testing.outcome(mechanism, contract)
+    assert outcome.verdict == "no" and words in outcome.words, outcome
 
 
 @pytest.mark.slow
