@@ -206,7 +206,7 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
             is_floating(x.dtype),
             f"{name} must be floating point of 16 bits or more; got {x.dtype} (cast it first)",
         )
-        require(min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}")
+        require(0 not in x.shape[-3:], f"{name} must have no axis of length 0; got {x.shape}")
     shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())
     require(
         len({x.dtype for x in named.values()}) == 1,

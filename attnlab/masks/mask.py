@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
+from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
 from attnlab.checks import as_array, require, require_instance, require_integers
 
 __all__ = [
@@ -189,7 +189,7 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     def _lead(self) -> tuple[int, ...]:
         """The leading axes of the arrays: *B, or in layout B, K."""
         shapes = ((name, jnp.shape(x)) for name, x in self._arrays().items())
-        return np.broadcast_shapes(*(s[: len(s) - self._rank(name)] for name, s in shapes))
+        return jnp.broadcast_shapes(*(s[: len(s) - self._rank(name)] for name, s in shapes))
 
     def _of_each_example(self, i: jax.Array, j: jax.Array) -> jax.Array:
         """`visible` of all examples, [*B, ...]; in layout [B, K, ...]."""
@@ -455,11 +455,10 @@ class Explicit(Mask):
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)
-        rows, columns = (
-            0 if size == 1 else -size % block
-            for size, block in zip(array.shape[-2:], (block_q, block_k), strict=True)
-        )
-        return Explicit(jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, rows), (0, columns)]))
+        for axis, block in ((-2, block_q), (-1, block_k)):
+            if array.shape[axis] != 1:
+                array = pad_to_multiple(array, axis, block)
+        return Explicit(array)
 
     def key_range(self, q_positions, num_keys):
         array = jnp.asarray(self.array)

@@ -175,6 +175,8 @@ def attention(
 
 def _attend(call: Call, implementation: str | None) -> jax.Array:
     """The context [*B, T, N, D] by a kernel or an engine, which know no divided positions."""
+    if implementation is None and not all(isinstance(length, int) for length in call.lengths):
+        implementation = "blockwise"  # of a symbolic length of `jax.export`
     name = _kernel_by_default(call) if implementation is None else implementation
     if name in _KERNELS:
         kernel = _KERNELS[name]

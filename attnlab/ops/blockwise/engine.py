@@ -443,6 +443,11 @@ def window_width(mask: Mask | None) -> int | None:
 
 
 def even_block(length: int, largest: int) -> int:
-    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
+    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible.
+
+    Of a symbolic length of `jax.export` it is the largest.
+    """
+    if not isinstance(length, int):
+        return largest
     number = math.ceil(length / largest)
     return min(largest, 8 * math.ceil(length / number / 8))

@@ -63,7 +63,7 @@ def empty_state(
       ValueError: too many buckets for 32-bit sort keys; sizes below 1.
     """
     require(
-        len(shape) >= 3 and min(shape[-3:]) > 0,
+        len(shape) >= 3 and 0 not in shape[-3:],
         f"shape must be that of keys, [*batch, length, heads, width], no axis 0; got {shape}",
     )
     *batch, length, heads, _ = shape

@@ -124,6 +124,11 @@ def in_range(x: jax.Array, first: jax.Array, extent: jax.Array) -> jax.Array:
 
 def bucket_limit(length: int) -> int:
     """Bucket ids below this fit the packed sort key beside a place; one more stands for padding."""
+    require(
+        isinstance(length, int),
+        f"LSH attention sorts a length that is known while tracing; got {length} (export a program"
+        " for each length; the batch may be symbolic)",
+    )
     return min(_SORT_KEYS // length - 1, 2**31 - 1)  # ids are int32 themselves
 
 

@@ -152,7 +152,7 @@ class LSH:
             )
         self._refuse(score, bias)
         require(
-            min(q.shape[-3], k.shape[-3]) > 0,
+            0 not in (q.shape[-3], k.shape[-3]),
             f"q and k must have no axis of length 0; got {q.shape} and {k.shape}",
         )
         x, center = self._hashed(q, hash_inputs, center)
