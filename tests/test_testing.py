@@ -326,6 +326,22 @@ def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
         testing.check(ignores_the_mask, expected=["speed"])
 
 
+def sums_in_a_loop(q, k, v, start):
+    total = jax.lax.scan(lambda x, y: (x + y, None), start, jnp.moveaxis(v, 1, 0))[0]
+    return jnp.broadcast_to(total[:, None], (*q.shape[:2], *v.shape[2:]))
+
+
+def test_a_loop_that_devices_refuse_is_told_how_to_begin():
+    def with_zeros(q, k, v, *, mask=None):
+        return sums_in_a_loop(q, k, v, jnp.zeros((v.shape[0], *v.shape[2:])))
+
+    def of_an_input(q, k, v, *, mask=None):
+        return sums_in_a_loop(q, k, v, jnp.zeros_like(v[:, 0]))
+
+    assert testing.outcome(of_an_input, "devices").verdict == "yes"
+    assert "jnp.zeros_like(q, shape=…)" in testing.outcome(with_zeros, "devices").words
+
+
 def test_a_score_may_hold_an_array():
     testing.shapes(scores.Additive(jnp.ones(7)))
 

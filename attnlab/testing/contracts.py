@@ -557,8 +557,16 @@ def devices(subject: Subject, seed: int) -> Broken | None:
         in_specs=split,
         out_specs=(jax.P("data"), split[0]),
     )
-    wanted = _run(subject, *operands)
-    return _close("context, gradients", jax.jit(sharded)(*operands), wanted)
+    try:
+        got = jax.jit(sharded)(*operands)
+    except TypeError as error:
+        if "manual axis types" not in str(error):
+            raise
+        return Broken(
+            "a loop begins with numbers that all devices share and goes on with a device's own; make"
+            " the first ones of an input: jnp.zeros_like(q, shape=…), not jnp.zeros(…)"
+        )
+    return _close("context, gradients", got, _run(subject, *operands))
 
 
 @contract
