@@ -206,7 +206,7 @@ def test_combine():
             lambda: masks.Segments(np.zeros((2, 5)), np.zeros((2, 7))),
             r"Segments\.q_ids must be int",
         ),
-        (lambda: masks.Segments(np.full((2, 5), 2**32)), r"q_ids .*that int32 holds; got .42949672"),
+        (lambda: masks.Segments(np.full((2, 5), 2**32)), r"q_ids .* int32 holds; got .42949672"),
         (
             lambda: masks.Causal(1.0),
             r"q_offset must be integers; got dtype float32 \(cast it\)",
