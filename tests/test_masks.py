@@ -154,6 +154,11 @@ def test_and_wants_masks_or_arrays():
         masks.as_mask(masks.Causal() & np.ones((3, 3)))
 
 
+def test_flax_combines_arrays_alone_and_is_told_so():
+    with pytest.raises(AttributeError, match=r"Causal is no array.*; give mask\.as_array\(T, S\)"):
+        nn.combine_masks(masks.Causal(), np.ones((1, 1, 2, 2)))
+
+
 def test_as_mask():
     causal = masks.Causal()
     assert masks.as_mask(None) is None
@@ -225,6 +230,7 @@ def test_combine():
             lambda: "causal",
             r"mask must be of attnlab\.masks, such as masks\.Causal\(\).*got 'causal'",
         ),
+        (lambda: [masks.Causal(), masks.Padding(3)], r"got an instance of list .several .* by &"),
         (lambda: masks.Causal, r"mask must be of attnlab\.masks.*got the class Causal"),
     ],
 )

@@ -266,6 +266,14 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         whole = lead_with_ones(whole, max(3, whole.ndim))
         return jnp.broadcast_to(whole, (*whole.shape[:-2], num_queries, num_keys))
 
+    @property
+    def ndim(self) -> int:
+        """None: Flax's own modules, which ask for it while they decode, combine arrays alone."""
+        raise AttributeError(
+            f"masks.{type(self).__name__} is no array, as Flax's own modules want it while they"
+            " decode; give mask.as_array(T, S) with 4 axes, or take attnlab.MultiHeadAttention"
+        )
+
     def __and__(self, other: Mask | ArrayLike) -> Mask:
         if isinstance(other, jax.Array | np.ndarray):
             other = Explicit(other)
@@ -498,7 +506,9 @@ def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
         return None
     if not isinstance(mask, Mask):
         wanted = "of attnlab.masks, such as masks.Causal(), or a boolean array"
-        require_instance("mask", mask, not isinstance(mask, str), wanted)
+        several = isinstance(mask, list | tuple) and any(isinstance(x, Mask) for x in mask)
+        fits = not (isinstance(mask, str) or several)
+        require_instance("mask", mask, fits, wanted, " (several are one by &)" if several else "")
         mask = Explicit(jnp.asarray(mask))
     mask.check()
     return mask

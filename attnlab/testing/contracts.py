@@ -563,7 +563,7 @@ def devices(subject: Subject, seed: int) -> Broken | None:
         if "manual axis types" not in str(error):
             raise
         return Broken(
-            "a loop begins with numbers that all devices share and goes on with a device's own; begin"
+            "a loop begins with numbers that all devices share and goes on with those of one; begin"
             " with what is made of an input: jnp.zeros_like(q, shape=…), not jnp.zeros(…)"
         )
     return _close("context, gradients", got, _run(subject, *operands))
