@@ -108,12 +108,9 @@ class Segments(Mask):
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()
-        remedy = " (None takes q_ids: give the keys' own)" if self.kv_ids is None else ""
-        for name, ids, length, how in (
-            ("q_ids", q_ids, num_queries, ""),
-            ("kv_ids", kv_ids, num_keys, remedy),
-        ):
+        how = "" if self.kv_ids is not None else " (kv_ids=None takes q_ids: give the keys' own)"
+        for name, ids, length in (("q_ids", q_ids, num_queries), ("kv_ids", kv_ids, num_keys)):
             require(
-                ids.ndim >= 1 and ids.shape[-1] == length,
+                ids.shape[-1:] == (length,),
                 f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}{how}",
             )

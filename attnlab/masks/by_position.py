@@ -32,17 +32,11 @@ class _Banded(_Shifted):
 
     def visible(self: Any, i, j):
         lowest, highest = self.band.edges
-        distance = j - i
-        visible = jnp.ones(distance.shape, bool)
-        if lowest is not None:
-            visible &= distance >= lowest
-        if highest is not None:
-            visible &= distance <= highest
-        return visible
+        return (j - i >= lowest) & (j - i <= highest)
 
     def key_range(self: Any, q_positions, num_keys):
         start, stop = self.band.key_range(q_positions[0], q_positions[-1], num_keys)
-        return jnp.min(jnp.asarray(start)), jnp.max(jnp.asarray(stop))
+        return jnp.min(start), jnp.max(stop)
 
     @property
     def reach(self: Any):

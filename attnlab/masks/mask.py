@@ -56,22 +56,18 @@ class Band(NamedTuple):
 
     @property
     def edges(self) -> tuple[Any, Any]:
-        """The least and the largest j − i, in int32; None = unbounded."""
-        lowest = None if self.left is None else shifted(self.q_offset, -self.left)
-        return lowest, None if self.right is None else shifted(self.q_offset, self.right)
+        """The least and the largest j − i, in int32; ∓`LARGEST` where a side is unbounded."""
+        lowest = -LARGEST if self.left is None else shifted(self.q_offset, -self.left)
+        highest = LARGEST if self.right is None else shifted(self.q_offset, self.right)
+        return lowest, highest
 
     def key_range(self, first: Any, last: Any, num_keys: int) -> tuple[Any, Any]:
         """The keys [start, stop) that queries from `first` to `last` see; positions broadcast."""
         lowest, highest = self.edges
-        start: Any = 0
-        stop: Any = num_keys
         end = last + 1
         # clip(i + x, 0, S), without a sum that int32 does not hold
-        if lowest is not None:
-            start = first + jnp.clip(lowest, -first, num_keys - first)
-        if highest is not None:
-            stop = end + jnp.clip(highest, -end, num_keys - end)
-        return start, stop
+        start = first + jnp.clip(lowest, -first, num_keys - first)
+        return start, end + jnp.clip(highest, -end, num_keys - end)
 
 
 class Lengths(NamedTuple):

@@ -22,32 +22,6 @@ from attnlab import masks
 from attnlab.runs.errors import one_line
 from attnlab.testing.subject import Arrays, Sizes, Subject, keywords_at_rest, subject_of
 
-__all__ = [
-    "CONTRACTS",
-    "Broken",
-    "Inapplicable",
-    "batch",
-    "bfloat16",
-    "causal",
-    "constants",
-    "context_and_grads",
-    "dcontext_of",
-    "decoding",
-    "definition",
-    "deterministic",
-    "devices",
-    "eager",
-    "empty_rows",
-    "examples",
-    "gradient",
-    "grouped_heads",
-    "hidden_keys",
-    "lengths",
-    "second_derivative",
-    "shapes",
-    "transforms",
-]
-
 EXTREMES = (1e4, 1e18, float(np.finfo(np.float32).max))
 
 
