@@ -74,10 +74,8 @@ def as_array(name: str, x: Any) -> jax.Array:
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
     if isinstance(x, np.ndarray) and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
         lost = x[x != x.astype(made.dtype)]
-        require(
-            lost.size == 0,
-            f"{name} must be integers that {made.dtype} holds; got {lost[:1]} (number them anew)",
-        )
+        rule = f"{name} must be integers that {made.dtype} holds"
+        require(lost.size == 0, f"{rule}; got {lost[:1]} (number them anew)")
     return made
 
 

@@ -184,12 +184,11 @@ def _angles(
         return positions * jnp.asarray(frequencies, dtype)
     steps = frequencies * (2**32 / math.tau)  # units a position
     whole_steps = np.round(steps)
-    integers, rest = positions, None
-    if jnp.issubdtype(positions.dtype, jnp.floating):
-        integers = jnp.floor(positions).astype(jnp.int32)
-        rest = positions.astype(dtype) - integers.astype(dtype)
+    rest = positions % 1  # of integers 0
+    integers = (positions - rest).astype(jnp.int32)
     phase = integers.astype(jnp.uint32) * (whole_steps % 2**32).astype(np.uint32)
     phase = jax.lax.bitcast_convert_type(phase, jnp.int32).astype(dtype)
     phase += integers.astype(dtype) * (steps - whole_steps).astype(np.float32)
-    angles = phase * np.float32(math.tau / 2**32)
-    return angles if rest is None else angles + rest * frequencies.astype(np.float32)
+    return phase * np.float32(math.tau / 2**32) + rest.astype(dtype) * frequencies.astype(
+        np.float32
+    )

@@ -13,8 +13,6 @@ from pathlib import Path
 
 import pytest
 
-import attnlab
-
 ROOT = Path(__file__).resolve().parent.parent
 
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
@@ -264,8 +262,3 @@ def test_files_are_short():
 def test_files_are_named_for_what_they_hold():
     names = {"common.py", "helpers.py", "misc.py", "util.py", "utils.py"}
     assert not [path for path in python_files() if path.name in names]
-
-
-def test_dir_shows_what_is_public():
-    assert set(attnlab.__all__) | {"models", "testing"} <= set(dir(attnlab))
-    assert not {"importlib", "opaque", "split", "checks"} & set(dir(attnlab))

@@ -1,7 +1,6 @@
 """Attention of a user's own, by its name in a file: what is taken, what is refused in a line."""
 
 import hashlib
-import subprocess
 import sys
 from pathlib import Path
 
@@ -144,17 +143,10 @@ def test_files_of_one_name_are_two_modules_and_import_what_is_beside_them(tmp_pa
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "beside_mine.py").write_text(beside)
         (tmp_path / folder / "mine.py").write_text(f"import beside_mine\n{FILE}")
-    first, second = (own.load(f"{tmp_path / folder}/mine.py:Strided").value for folder in "ac")
-    for mask in (first, second):
+    for mask in [own.load(f"{tmp_path / folder}/mine.py:Strided").value for folder in "ac"]:
         assert sys.modules[type(mask).__module__].Strided is type(mask)
     with pytest.raises(Invalid, match=r"b/beside_mine\.py cannot be imported .*; rename one"):
         own.load(f"{tmp_path / 'b'}/mine.py:Strided")
-
-
-def test_arguments_are_a_call_under_python_o_too(at):
-    code = f"from attnlab import own; own.load({at('Strided(3)')!r}); own._literals('x', '3')"
-    run = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True)
-    assert "arguments are literals, such as (rate=0.9" in run.stderr.splitlines()[-1]
 
 
 def test_arguments_reach_what_is_made(at):

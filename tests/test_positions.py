@@ -25,13 +25,12 @@ def test_sinusoids_are_vaswani_3_5():
 def test_far_positions_are_as_near_as_the_first(first):
     at = first + np.arange(37)
     angles = at[:, None] / 10000 ** (np.arange(7) / 7)
-    pairs = np.stack([np.sin(angles), np.cos(angles)], -1)
-    np.testing.assert_allclose(sinusoids(at, 14), pairs.reshape(37, 14), atol=5e-7)
-    ones = np.ones((37, 1, 14), "f")
-    turned = (1 + 1j) * np.exp(1j * angles)[:, None]
-    np.testing.assert_allclose(
-        rotary(ones, at), np.concatenate([turned.real, turned.imag], -1), atol=1e-6
-    )
+    sin, cos = np.sin(angles), np.cos(angles)
+    pairs = np.stack([sin, cos], -1).reshape(37, 14)
+    np.testing.assert_allclose(sinusoids(at, 14), pairs, atol=5e-7)
+    one = np.repeat(np.array([1, 0], "f"), 7)
+    turned = rotary(np.broadcast_to(one, (37, 1, 14)), at)[:, 0]
+    np.testing.assert_allclose(turned, np.concatenate([cos, sin], -1), atol=5e-7)
 
 
 def test_sinusoids_of_another_wavelength_and_of_fractions():
@@ -146,10 +145,7 @@ def test_axial_positions_are_cells_of_a_grid():
         ),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
-        (
-            lambda: positions.learned(jnp.ones((5, 2)), np.array([2**32 + 1])),
-            r"int32 holds; got .429",
-        ),
+        (lambda: positions.learned(jnp.ones((5, 2)), np.array([2**32 + 1])), r"int32 holds"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.ones(3)), r"integers; got float32"),
         (lambda: positions.axial([jnp.ones((5, 2))] * 2, jnp.array([25])), r"\[0, 25\).*got 25"),
     ],

@@ -9,16 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import as_array, require, require_integers
-from attnlab.masks.mask import (
-    Lengths,
-    Mask,
-    OfPositions,
-    SegmentIds,
-    as_position,
-    cut_rows,
-    hull,
-    shifted,
-)
+from attnlab.masks.int32 import as_position, shifted
+from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 
 __all__ = ["Padding", "Segments"]
 

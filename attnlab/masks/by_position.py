@@ -9,7 +9,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.checks import as_count, as_size, require
-from attnlab.masks.mask import LARGEST, Band, OfPositions, as_position, shifted
+from attnlab.masks.int32 import LARGEST, as_position, shifted
+from attnlab.masks.mask import Band, OfPositions
 
 __all__ = ["Causal", "Chunks", "Window"]
 

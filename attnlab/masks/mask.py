@@ -17,29 +17,7 @@ from jax.typing import ArrayLike
 
 from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
 from attnlab.checks import as_array, require, require_instance, require_integers
-
-__all__ = [
-    "LARGEST",
-    "Band",
-    "Both",
-    "Explicit",
-    "Lengths",
-    "Mask",
-    "OfPositions",
-    "SegmentIds",
-    "as_mask",
-    "as_position",
-    "combine",
-    "cut_rows",
-    "first_position",
-    "from_padding",
-    "hull",
-    "shifted",
-    "visible_keys",
-]
-
-#: The last position that int32 holds. No array is as long, so whatever is beyond counts as there.
-LARGEST = 2**31 - 1
+from attnlab.masks.int32 import LARGEST, as_position, shifted
 
 
 class Band(NamedTuple):
@@ -501,10 +479,10 @@ def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        wanted = "of attnlab.masks, such as masks.Causal(), or a boolean array"
-        several = isinstance(mask, list | tuple) and any(isinstance(x, Mask) for x in mask)
-        fits = not (isinstance(mask, str) or several)
-        require_instance("mask", mask, fits, wanted, " (several are one by &)" if several else "")
+        given: Any = mask
+        wanted = "of attnlab.masks, such as masks.Causal() (several join by &), or a boolean array"
+        several = isinstance(given, list | tuple) and any(isinstance(x, Mask) for x in given)
+        require_instance("mask", given, not (several or isinstance(given, str)), wanted)
         mask = Explicit(jnp.asarray(mask))
     mask.check()
     return mask
@@ -578,28 +556,6 @@ def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int, *, none: An
     )
     at = offset + jnp.arange(count)
     return jnp.take(x, jnp.where(at < 0, rows, at), axis=axis, mode="fill", fill_value=none)
-
-
-def as_position(x: ArrayLike) -> Any:
-    """Integers as Python's int or int32; what int32 does not hold becomes the nearest it does."""
-    if isinstance(x, int | np.integer):
-        return max(-LARGEST, min(int(x), LARGEST))
-    lib = np if isinstance(x, list | tuple | np.ndarray) else jnp  # JAX cuts 64 bits to 32
-    x = lib.asarray(x)
-    if x.dtype == jnp.int32:
-        return x
-    if jnp.iinfo(x.dtype).bits >= 32:
-        x = lib.clip(x, max(-LARGEST, jnp.iinfo(x.dtype).min), LARGEST)
-    return jnp.asarray(x, jnp.int32)
-
-
-def shifted(x: Any, n: Any) -> Any:
-    """x + n, each of them `as_position`, and so is the sum."""
-    x, n = as_position(x), as_position(n)
-    if isinstance(x, int) and isinstance(n, int):
-        return as_position(x + n)
-    n = jnp.asarray(n, jnp.int32)
-    return jnp.where(n > 0, jnp.minimum(x, LARGEST - n), jnp.maximum(x, -LARGEST - n)) + n
 
 
 def _of_all_examples(offset: ArrayLike) -> jax.Array:

@@ -104,9 +104,7 @@ class Cost:
         return f"{sizes}, ~n^{self.power:.1f}; {duration(self.seconds)} at {first:,}"
 
 
-def check(
-    mechanism: Any, *, seed: int = 0, contracts: Collection[str] = tuple(CONTRACTS)
-) -> Report:
+def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTRACTS,)) -> Report:
     """Holds a mechanism to contracts; to all minutes on a laptop's CPU, nearly all compiling.
 
     Args:
@@ -128,7 +126,8 @@ def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     subject, held = subject_of(mechanism), CONTRACTS[contract]
     shown = repr(mechanism) if isinstance(mechanism, str) else subject.name
     line = f"from attnlab import testing; print(testing.{contract}({shown}, {seed}))"
-    made = functools.partial(Outcome, subject.name, contract, _first_paragraph(held.__doc__))
+    promise = (held.__doc__ or "").partition("\n\n")[0]
+    made = functools.partial(Outcome, subject.name, contract, " ".join(promise.split()))
     try:
         broken = held(subject, seed)
     except Inapplicable as reason:
@@ -136,10 +135,6 @@ def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     except Exception as error:  # whatever a user's code raises is its answer
         return made("no", one_line(error), line)
     return made("yes") if broken is None else made("no", str(broken), line)
-
-
-def _first_paragraph(doc: str | None) -> str:
-    return " ".join((doc or "").partition("\n\n")[0].split())
 
 
 def cost(mechanism: Any) -> Cost:

@@ -216,7 +216,7 @@ def _short_range(mask: Any) -> Broken | None:
     """A mask whose `key_range` leaves out a key that it shows; None of what is no mask."""
     if not isinstance(mask, masks.Mask):
         return None
-    shown = np.asarray(mask.as_array(37, 41))
+    shown: Any = np.asarray(mask.as_array(37, 41))
     for i, row in enumerate(shown.reshape(-1, *shown.shape[-2:]).any(0)):
         first, stop = mask.key_range(jnp.arange(i, i + 1), 41)
         left_out = [j for j in np.flatnonzero(row) if not first <= j < stop]
@@ -285,32 +285,26 @@ def causal(subject: Subject, seed: int) -> Broken | None:
         raise Inapplicable("its mask cannot hide the future")
     whole_tiles = subject.sizes(batch=1, queries=128, keys=128, num_kv_heads=1)
     for sizes in (subject.sizes(), whole_tiles):
-        if broken := _sees_the_future(subject, seed, sizes):
-            return Broken(f"{broken} of {sizes.keys}")
-    return None
-
-
-def _sees_the_future(subject: Subject, seed: int, sizes: Sizes) -> Broken | None:
-    mask, arrays = subject.mask_of(causal=True, sizes=sizes), subject.arrays(seed, sizes=sizes)
-    dcontext = np.asarray(dcontext_of(subject, sizes=sizes))
-    length = min(sizes.queries, sizes.keys)
-    for t in sorted({0, 1, 7, 8, length - 2}):
-        of_past = dcontext.copy()
-        of_past[:, t + 1 :] = 0
-        context, grads = _run(subject, arrays, mask, of_past)
-        other = subject.arrays(seed + 1 + t, sizes=sizes)
-        changed = arrays | {
-            name: arrays[name].at[:, t + 1 :].set(other[name][:, t + 1 :])
-            for name in subject.batched
-        }
-        moved, _ = _run(subject, changed, mask, of_past)
-        after = f" after positions {t + 1}, … changed"
-        if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
-            return Broken(f"{broken}{after}")
-        for name in subject.keys if grads else ():
-            late = grads[name][:, t + 1 :]
-            if broken := _equal(f"gradient of queries up to {t} for later {name}", late, 0 * late):
-                return broken
+        mask, arrays = subject.mask_of(causal=True, sizes=sizes), subject.arrays(seed, sizes=sizes)
+        dcontext = np.asarray(dcontext_of(subject, sizes=sizes))
+        length = min(sizes.queries, sizes.keys)
+        for t in sorted({0, 1, 7, 8, length - 2}):
+            of_past = dcontext.copy()
+            of_past[:, t + 1 :] = 0
+            context, grads = _run(subject, arrays, mask, of_past)
+            other = subject.arrays(seed + 1 + t, sizes=sizes)
+            changed = arrays | {
+                name: arrays[name].at[:, t + 1 :].set(other[name][:, t + 1 :])
+                for name in subject.batched
+            }
+            moved, _ = _run(subject, changed, mask, of_past)
+            after = f" after positions {t + 1}, … changed, of {length}"
+            if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
+                return Broken(f"{broken}{after}")
+            for name in subject.keys if grads else ():
+                late, what = grads[name][:, t + 1 :], f"gradient of queries up to {t} for later"
+                if broken := _equal(f"{what} {name}", late, 0 * late):
+                    return broken
     return None
 
 
@@ -536,10 +530,7 @@ def devices(subject: Subject, seed: int) -> Broken | None:
     except TypeError as error:
         if "manual axis types" not in str(error):
             raise
-        return Broken(
-            "a loop begins with numbers that all devices share and goes on with those of one; begin"
-            " with what is made of an input: jnp.zeros_like(q, shape=…), not jnp.zeros(…)"
-        )
+        return Broken("what a loop begins with must be of an input: jnp.zeros_like(q, shape=…)")
     return _close("context, gradients", got, _run(subject, *operands))
 
 

@@ -343,7 +343,6 @@ def test_sizes_may_be_symbols_of_an_exported_program():
     for function, shape in ((exact, (batch, length)), (lsh, (batch, 23))):
         operands = [jax.ShapeDtypeStruct((*shape, 2, 4), jnp.float32)] * 3
         got = export.export(jax.jit(function))(*operands).call(*x)
-        for one, other in zip(got, jax.jit(function)(*x), strict=True):
-            np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-6)
-    with pytest.raises(ValueError, match="sorts a length that is known .* the batch may be sym"):
+        np.testing.assert_allclose(got, jax.jit(function)(*x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="sorts a length that is known .*one program a length"):
         export.export(jax.jit(lsh))(*[jax.ShapeDtypeStruct((2, length, 2, 4), "float32")] * 3)
