@@ -71,11 +71,15 @@ if TYPE_CHECKING:
     from attnlab import testing as testing
     from attnlab import training as training
 else:
+    _WHEN_USED = {"bench", "data", "models", "runs", "studies", "testing", "training"}
 
     def __getattr__(name: str) -> ModuleType:
-        if name in {"bench", "data", "models", "runs", "studies", "testing", "training"}:
+        if name in _WHEN_USED:
             return importlib.import_module(f"attnlab.{name}")
         raise AttributeError(f"module 'attnlab' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*__all__, *_WHEN_USED, "__all__", "__doc__", "__file__", "__version__"})
 
 
 __version__ = "0.2.0"

@@ -97,4 +97,7 @@ def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> j
 def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
     """Zeros behind x along an axis, up to whole multiples."""
     axis %= x.ndim
-    return jnp.pad(x, [(0, -x.shape[i] % multiple if i == axis else 0) for i in range(x.ndim)])
+    size = x.shape[axis]
+    # Not -size % multiple: of a symbolic size `jax.export` would not know the whole for a multiple.
+    behind = -(-size // multiple) * multiple - size
+    return jnp.pad(x, [(0, behind if i == axis else 0) for i in range(x.ndim)])

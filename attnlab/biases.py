@@ -95,11 +95,10 @@ class Explicit(Bias):
 
     def padded(self, num_queries, num_keys):
         array = jnp.asarray(self.array)
-        rows, columns = (
-            0 if size == 1 else wanted - size
-            for size, wanted in zip(array.shape[-2:], (num_queries, num_keys), strict=True)
-        )
-        return Explicit(jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, rows), (0, columns)]))
+        behind = [(0, 0)] * (array.ndim - 2)
+        for size, wanted in zip(array.shape[-2:], (num_queries, num_keys), strict=True):
+            behind.append((0, 0 if size == 1 else wanted - size))
+        return Explicit(jnp.pad(array, behind))
 
     def tile(self, first_q, first_k, num_queries, num_keys):
         array = jnp.asarray(self.array)
@@ -314,7 +313,7 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
 
 
 def _within(offset: Any, count: int, rows: int) -> Any:
-    return (offset >= 0) & (offset + count <= rows)
+    return (offset >= 0) & (offset <= rows - count)  # a sum may be more than int32 holds
 
 
 def _require_rows(rows: int, count: int) -> None:

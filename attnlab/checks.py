@@ -64,14 +64,19 @@ def as_array(name: str, x: Any) -> jax.Array:
     """x as an array of JAX.
 
     Raises:
-      ValueError: x is not numbers.
+      ValueError: x is not numbers, or has integers that JAX would cut to 32 bits without a word.
     """
     wanted = "an array of numbers"
     require_instance(name, x, not isinstance(x, str | None), wanted)
     try:
-        return jnp.asarray(x)
+        made = jnp.asarray(x)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
+    if isinstance(x, np.ndarray) and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
+        lost = x[x != x.astype(made.dtype)]
+        rule = f"{name} must be integers that {made.dtype} holds"
+        require(lost.size == 0, f"{rule}; got {lost[:1]} (number them anew)")
+    return made
 
 
 def is_floating(dtype: Any) -> bool:
@@ -160,8 +165,9 @@ def require_integers(owner: Any, *names: str) -> None:
     for name in names:
         if _is_left_out(owner, name):
             continue
-        field = f"{type(owner).__name__}.{name}"
-        dtype = as_array(field, getattr(owner, name)).dtype
+        field, got = f"{type(owner).__name__}.{name}", getattr(owner, name)
+        in_numpy = isinstance(got, int | np.ndarray)  # of any size
+        dtype = (np.asarray(got) if in_numpy else as_array(field, got)).dtype
         remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
         require(
             jnp.issubdtype(dtype, jnp.integer),
@@ -198,7 +204,7 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
             is_floating(x.dtype),
             f"{name} must be floating point of 16 bits or more; got {x.dtype} (cast it first)",
         )
-        require(min(x.shape[-3:]) > 0, f"{name} must have no axis of length 0; got {x.shape}")
+        require(0 not in x.shape[-3:], f"{name} must have no axis of length 0; got {x.shape}")
     shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())
     require(
         len({x.dtype for x in named.values()}) == 1,

@@ -340,14 +340,17 @@ def _require_call(
 def _module(place: str) -> ModuleType:
     """The module of a file or of a dotted name."""
     path = Path(place).resolve()
-    if place.endswith(".py") and not path.is_file():
-        raise Invalid(f"{place}: there is no such file")
+    if place.endswith(".py"):
+        if not path.is_file():
+            raise Invalid(f"{place}: there is no such file")
+        _require_neighbors(path.parent)
     try:
         if not place.endswith(".py"):
             return pkgutil.resolve_name(place)  # attnlab.routes is an attribute
         if str(path.parent) not in sys.path:  # what it imports may be beside it
             sys.path.append(str(path.parent))
-        spec = importlib.util.spec_from_file_location(f"own_{path.stem}", path)
+        folder = hashlib.sha256(str(path.parent).encode()).hexdigest()[:8]  # of two mine.py
+        spec = importlib.util.spec_from_file_location(f"own_{path.stem}_{folder}", path)
         assert spec is not None and spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
@@ -355,6 +358,17 @@ def _module(place: str) -> ModuleType:
     except Exception as error:  # whatever a user's file raises is said to the user
         traceback.print_exc()
         raise Invalid(f"{place} cannot be imported: {one_line(error)}") from None
+
+
+def _require_neighbors(folder: Path) -> None:
+    """Refuses a file where what it imports from beside it would be that of another folder."""
+    others = {Path(own.file).parent for own in _loaded.values() if own.file} - {folder}
+    for module in list(sys.modules.values()):
+        theirs = Path(getattr(module, "__file__", None) or "")
+        mine = folder / theirs.name
+        is_other = theirs.parent in others and module.__name__ == theirs.stem
+        if is_other and mine.is_file() and _digest(str(mine)) != _digest(str(theirs)):
+            raise Invalid(f"{mine} cannot be imported beside {theirs}, of one name; rename one")
 
 
 def _listed(module: ModuleType) -> str:
@@ -376,10 +390,11 @@ def _literals(name: str, call: str) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a call, which are literals."""
     try:
         node = ast.parse(call, mode="eval").body
-        assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            raise ValueError
         args = [ast.literal_eval(x) for x in node.args]
         return args, {x.arg or "**": ast.literal_eval(x.value) for x in node.keywords}
-    except (AssertionError, SyntaxError, ValueError):
+    except (SyntaxError, ValueError):
         raise Invalid(f"{name}: arguments are literals, such as (rate=0.9, size=4)") from None
 
 

@@ -254,7 +254,8 @@ class NormalizedAdditive(Score):
     """gain · (w/‖w‖)·tanh(q + k + bias): the direction and the size of w learned apart.
 
     Args:
-      w: vector whose direction weights the hidden units, [hidden] or [N, hidden].
+      w: vector whose direction weights the hidden units, [hidden] or [N, hidden]; zero where its
+        squares leave the range of float32, as of 1e-30.
       gain: length of these weights, [] or [N]; initialize to 1/√hidden.
       bias: term added inside the tanh, [hidden] or [N, hidden].
     """

@@ -259,12 +259,10 @@ def divide_positions(*arrays: jax.Array) -> Any:
       Uneven: the devices do not divide the positions.
     """
     split = current()
-    if split is None or not split.length:
-        return arrays[0] if len(arrays) == 1 else arrays
 
     def divided(x: jax.Array) -> jax.Array:
         length = x.shape[-3]
-        if length == 1:  # a decoder's step
+        if split is None or not split.length or length == 1:  # a decoder's step
             return x
         _require_even(split, f"a sequence of {length} positions", length, length=split.length)
         free = PartitionSpec.UNCONSTRAINED

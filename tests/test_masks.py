@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
+from attnlab.axes import HeadLayout
 from attnlab.ops.attention import attention
+from attnlab.ops.kernels.pallas import exact
 from tests import oracle
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 
@@ -87,13 +89,6 @@ def test_key_range_leaves_something_out(case):
     assert any(last - first < KEYS for (i, j), (first, last) in ranges if j == i + 1)
 
 
-def test_the_range_of_padding_stays_among_the_keys():
-    """Lengths may be more than the keys there are, as in a cache that is cut, or less than 0."""
-    for length, stop in ((99, 19), (7, 7), (-1, 0)):
-        first, last = masks.Padding(length).key_range(jnp.arange(3), 19)
-        assert (int(first), int(last)) == (0, stop)
-
-
 def test_packed_segments_see_only_their_own_range():
     ids = jnp.array([[0] * 4 + [1] * 5 + [2] * 3])
     mask = masks.Segments(ids)
@@ -152,6 +147,11 @@ def test_and_wants_masks_or_arrays():
         masks.as_mask(masks.Causal() & np.ones((3, 3)))
 
 
+def test_flax_wants_an_array():
+    with pytest.raises(AttributeError, match=r"Causal is no array.*; give mask\.as_array\(T, S\)"):
+        nn.combine_masks(masks.Causal(), np.ones((1, 1, 2, 2)))
+
+
 def test_as_mask():
     causal = masks.Causal()
     assert masks.as_mask(None) is None
@@ -204,6 +204,7 @@ def test_combine():
             lambda: masks.Segments(np.zeros((2, 5)), np.zeros((2, 7))),
             r"Segments\.q_ids must be int",
         ),
+        (lambda: masks.Segments(np.full((2, 5), 2**32)), r"q_ids .* int32 holds; got .42949672"),
         (
             lambda: masks.Causal(1.0),
             r"q_offset must be integers; got dtype float32 \(cast it\)",
@@ -222,6 +223,7 @@ def test_combine():
             lambda: "causal",
             r"mask must be of attnlab\.masks, such as masks\.Causal\(\).*got 'causal'",
         ),
+        (lambda: [masks.Causal(), masks.Padding(3)], r"several join by &.*got an instance of list"),
         (lambda: masks.Causal, r"mask must be of attnlab\.masks.*got the class Causal"),
     ],
 )
@@ -229,6 +231,36 @@ def test_errors(make, message):
     q, k = jnp.ones((2, 5, 4, 3)), jnp.ones((2, 7, 2, 3))
     with pytest.raises(ValueError, match=message):
         attention(scores.Dot(), q, k, k, mask=make())
+
+
+FAR = 2**31 - 1
+FAR_AWAY = [
+    *((masks.Causal(at), lambda i, j, at=at: j <= i + at) for at in (FAR, 2**31, -(2**40))),
+    (masks.Causal(np.array([3 * 10**9], np.uint32)), lambda i, j: True),
+    (masks.Window(0, FAR), lambda i, j: j >= i),
+    (masks.Window(FAR, 0, q_offset=-2), lambda i, j: j <= i - 2),
+    (masks.Window(FAR - 2, 1, q_offset=FAR - 4), lambda i, j: j >= i - 2),
+    (masks.Chunks(2, look_back=10**9), lambda i, j: j // 2 <= i // 2),
+    (masks.Chunks(3, FAR // 3 - 1, FAR - 4), lambda i, j: j // 3 > (FAR - 4 + i) // 3 - FAR // 3),
+    *((masks.Padding(n, 2**40), lambda i, j, n=n: j < n) for n in (2**31, 99, 3, -1)),
+    (masks.Padding(np.array([3 * 10**9], np.uint32)), lambda i, j: True),
+]
+
+
+@pytest.mark.parametrize("mask, seen", FAR_AWAY, ids=lambda x: str(x) * isinstance(x, masks.Mask))
+def test_integers_that_int32_does_not_hold(mask, seen):
+    """What dense attention, blocks, kernels and decoding ask for says one thing."""
+    want = np.array([[seen(i, j) for j in range(5)] for i in range(4)])
+    np.testing.assert_array_equal(mask.as_array(4, 5).reshape(4, 5), want)
+    np.testing.assert_array_equal(mask.for_queries(1, 2).as_array(2, 5).reshape(2, 5), want[1:3])
+    ranges = [mask.key_range(jnp.arange(i, i + 1), 5) for i in range(4)]
+    if mask.lengths is not None or mask.band is not None:
+        made = mask.in_layout(HeadLayout((1,), 1, 1, 4, 5))
+        first, stop = (np.broadcast_to(x, (1, 4))[0] for x in exact._range(made, 4, 5))
+        ranges += zip(first, stop, strict=True)
+    for i, (first, stop) in enumerate(ranges):
+        shown = [j in range(int(first), int(stop)) for j in range(5)]
+        np.testing.assert_array_equal(shown, want[i % 4])
 
 
 def test_as_array_refuses_what_attention_does():

@@ -1,6 +1,7 @@
 """Attention of a user's own, by its name in a file: what is taken, what is refused in a line."""
 
 import hashlib
+import sys
 from pathlib import Path
 
 import jax
@@ -135,6 +136,17 @@ def test_names_of_a_module_are_taken_too():
     mine = own.load("attnlab.routes:Hard")
     assert (mine.kind, mine.value, mine.draws) == ("route", routes.Hard(), "sample")
     assert own.load("attnlab.routes:LSH(num_hashes=2)").draws == "hash"
+
+
+def test_files_of_one_name_are_two_modules_and_import_what_is_beside_them(tmp_path):
+    for folder, beside in (("a", "x = 1"), ("b", "x = 2"), ("c", "x = 1")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "beside_mine.py").write_text(beside)
+        (tmp_path / folder / "mine.py").write_text(f"import beside_mine\n{FILE}")
+    for mask in [own.load(f"{tmp_path / folder}/mine.py:Strided").value for folder in "ac"]:
+        assert sys.modules[type(mask).__module__].Strided is type(mask)
+    with pytest.raises(Invalid, match=r"b/beside_mine\.py cannot be imported .*; rename one"):
+        own.load(f"{tmp_path / 'b'}/mine.py:Strided")
 
 
 def test_arguments_reach_what_is_made(at):

@@ -21,11 +21,25 @@ def test_sinusoids_are_vaswani_3_5():
             np.testing.assert_allclose(got[0, p, 2 * i + 1], np.cos(angle), atol=2e-6)
 
 
+@pytest.mark.parametrize("first", [0, 10**6, 10**7, -(10**7), 2**31 - 40])
+def test_far_positions_are_as_near_as_the_first(first):
+    at = first + np.arange(37)
+    angles = at[:, None] / 10000 ** (np.arange(7) / 7)
+    sin, cos = np.sin(angles), np.cos(angles)
+    pairs = np.stack([sin, cos], -1).reshape(37, 14)
+    np.testing.assert_allclose(sinusoids(at, 14), pairs, atol=5e-7)
+    one = np.repeat(np.array([1, 0], "f"), 7)
+    turned = rotary(np.broadcast_to(one, (37, 1, 14)), at)[:, 0]
+    np.testing.assert_allclose(turned, np.concatenate([cos, sin], -1), atol=5e-7)
+
+
 def test_sinusoids_of_another_wavelength_and_of_fractions():
     got = sinusoids(np.array([0.5], "f"), 4, max_wavelength=100.0)
     np.testing.assert_allclose(
         got, [[np.sin(0.5), np.cos(0.5), np.sin(0.05), np.cos(0.05)]], rtol=1e-6
     )
+    far = sinusoids(np.array([1e6 + 0.5], "f"), 2)
+    np.testing.assert_allclose(far, [[np.sin(1e6 + 0.5), np.cos(1e6 + 0.5)]], atol=5e-7)
 
 
 def test_sinusoids_of_a_shift_are_a_rotation():
@@ -131,6 +145,7 @@ def test_axial_positions_are_cells_of_a_grid():
         ),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([1, 5])), r"\[0, 5\).*got 1 to 5"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.array([-1])), r"\[0, 5\).*got -1 to -1"),
+        (lambda: positions.learned(jnp.ones((5, 2)), np.array([2**32 + 1])), r"int32 holds"),
         (lambda: positions.learned(jnp.ones((5, 2)), jnp.ones(3)), r"integers; got float32"),
         (lambda: positions.axial([jnp.ones((5, 2))] * 2, jnp.array([25])), r"\[0, 25\).*got 25"),
     ],

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from attnlab import MultiHeadAttention, dot_product_attention, masks, routes, scores, testing
+from attnlab import MultiHeadAttention, dot_product_attention, masks, own, routes, scores, testing
 from attnlab.runs.errors import Invalid
 from tests.daily import daily
 
@@ -138,6 +138,21 @@ class Misranged(masks.Mask):
         return num_keys - 1, num_keys
 
 
+class OneShort(Misranged):
+    """The same of the first keys, but for the last one."""
+
+    def key_range(self, q_positions, num_keys):
+        return 0, q_positions[-1]
+
+
+def leaks_in_whole_tiles(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask if k.shape[1] % 128 else None)
+
+
+def another_where_lengths_differ(q, k, v, *, mask=None):
+    return weighted(q, k, v * (k.shape[1] / q.shape[1]), mask=mask)
+
+
 class Constant(scores.Dot):
     """A score that does not look at the keys."""
 
@@ -244,6 +259,19 @@ def test_all_contracts_are_broken_above():
     assert testing.CONTRACTS.keys() == BREAK.keys()
 
 
+@pytest.mark.parametrize(
+    "mechanism, contract, words",
+    [
+        (OneShort, "definition", "query 0 sees key 0, not in key_range: 0, 0"),
+        (leaks_in_whole_tiles, "causal", "after positions 1, … changed, of 128"),
+        (another_where_lengths_differ, "lengths", "context of 5 queries, where"),
+    ],
+)
+def test_a_contract_is_broken_at_its_borders(mechanism, contract, words):
+    outcome = testing.outcome(mechanism, contract)
+    assert outcome.verdict == "no" and words in outcome.words, outcome
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism",
@@ -289,13 +317,23 @@ def test_variables_that_are_no_parameters_keep_their_dtype(contract, mechanism):
     assert outcome.verdict == "yes", outcome.words
 
 
-def test_a_report_names_what_is_broken_unless_it_is_expected(monkeypatch):
-    monkeypatch.setattr(testing.checking, "CONTRACTS", {"hidden_keys": testing.hidden_keys})
+def test_a_report_names_what_is_broken_of_what_is_asked():
     with pytest.raises(AssertionError, match="ignores_the_mask breaks hidden_keys: context"):
-        testing.check(ignores_the_mask).require()
-    testing.check(ignores_the_mask, expected=["hidden_keys"]).require()
-    with pytest.raises(Invalid, match="no contract speed; there are hidden_keys"):
-        testing.check(ignores_the_mask, expected=["speed"])
+        testing.check(ignores_the_mask, contracts=["shapes", "hidden_keys"]).require()
+    testing.check(ignores_the_mask, contracts=["shapes"]).require()
+    with pytest.raises(Invalid, match="no contract speed; there are shapes, definition"):
+        testing.check(ignores_the_mask, contracts=["speed"])
+
+
+def sums_in_a_loop(q, k, v, *, mask=None, start=jnp.zeros_like):
+    total = jax.lax.scan(lambda x, y: (x + y, None), start(v[:, 0]), jnp.moveaxis(v, 1, 0))[0]
+    return jnp.broadcast_to(total[:, None], (*q.shape[:2], *v.shape[2:]))
+
+
+def test_a_loop_that_devices_refuse_is_told_how_to_begin():
+    assert testing.outcome(sums_in_a_loop, "devices").verdict == "yes"
+    with_zeros = own.as_own(sums_in_a_loop, start=lambda x: jnp.zeros(x.shape))
+    assert "jnp.zeros_like(q, shape=…)" in testing.outcome(with_zeros, "devices").words
 
 
 def test_a_score_may_hold_an_array():

@@ -8,14 +8,15 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import require, require_integers
-from attnlab.masks.mask import Lengths, Mask, SegmentIds, cut_rows, hull
+from attnlab.checks import as_array, require, require_integers
+from attnlab.masks.int32 import as_position, shifted
+from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 
 __all__ = ["Padding", "Segments"]
 
 
 @final
-class Padding(Mask):
+class Padding(OfPositions):
     """Keys from `kv_lengths` on are seen by nobody; queries from `q_lengths` on see nothing.
 
     Args:
@@ -34,20 +35,17 @@ class Padding(Mask):
 
     @property
     def lengths(self):
-        return Lengths(self.kv_lengths, self.q_lengths)
-
-    def check(self):
-        require_integers(self, "kv_lengths", "q_lengths")
+        of_queries = None if self.q_lengths is None else as_position(self.q_lengths)
+        return Lengths(as_position(self.kv_lengths), of_queries)
 
     def for_queries(self, offset, count):
         if self.q_lengths is None:
             return self
-        return Padding(self.kv_lengths, jnp.asarray(self.q_lengths, jnp.int32) - offset)
+        return Padding(self.kv_lengths, shifted(self.q_lengths, -offset))
 
     def key_range(self, q_positions, num_keys):
         del q_positions
-        # Small or unsigned types hold neither num_keys nor what comes of the bound.
-        return 0, jnp.clip(jnp.max(jnp.asarray(self.kv_lengths, jnp.int32)), 0, num_keys)
+        return 0, jnp.clip(jnp.max(jnp.asarray(self.lengths.kv_lengths)), 0, num_keys)
 
 
 @final
@@ -82,6 +80,7 @@ class Segments(Mask):
 
     def check(self):
         require_integers(self, "q_ids", "kv_ids")
+        self._ids()  # which int32 holds
 
     def for_queries(self, offset, count):
         q_ids, kv_ids = self._ids()
@@ -96,17 +95,14 @@ class Segments(Mask):
         return hull(((kv_ids >= first) & (kv_ids <= last)).reshape(-1, num_keys).any(0))
 
     def _ids(self) -> tuple[jax.Array, jax.Array]:
-        q_ids = jnp.asarray(self.q_ids)
-        return q_ids, (q_ids if self.kv_ids is None else jnp.asarray(self.kv_ids))
+        q_ids = as_array("Segments.q_ids", self.q_ids)
+        return q_ids, q_ids if self.kv_ids is None else as_array("Segments.kv_ids", self.kv_ids)
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()
-        remedy = " (None takes q_ids: give the keys' own)" if self.kv_ids is None else ""
-        for name, ids, length, how in (
-            ("q_ids", q_ids, num_queries, ""),
-            ("kv_ids", kv_ids, num_keys, remedy),
-        ):
+        how = "" if self.kv_ids is not None else " (kv_ids=None takes q_ids: give the keys' own)"
+        for name, ids, length in (("q_ids", q_ids, num_queries), ("kv_ids", kv_ids, num_keys)):
             require(
-                ids.ndim >= 1 and ids.shape[-1] == length,
+                ids.shape[-1:] == (length,),
                 f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}{how}",
             )

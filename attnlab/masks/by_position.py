@@ -8,32 +8,44 @@ import flax.struct
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_count, as_size, require, require_integers
-from attnlab.masks.mask import Band, Mask
+from attnlab.checks import as_count, as_size, require
+from attnlab.masks.int32 import LARGEST, as_position, shifted
+from attnlab.masks.mask import Band, OfPositions
 
 __all__ = ["Causal", "Chunks", "Window"]
 
 _UNSET: Any = ...
 
 
-class _Shifted(Mask):
+class _Shifted(OfPositions):
     """A mask with a field `q_offset`, by which its queries are shifted among the keys."""
-
-    def check(self):
-        require_integers(self, "q_offset")
 
     @property
     def first_position(self: Any):
-        given = self.q_offset
-        given = jnp.asarray(given) if isinstance(given, list | tuple) else given
-        return given.astype(jnp.int32) if hasattr(given, "dtype") else given  # int8 ends at 127
+        return as_position(self.q_offset)
 
     def for_queries(self: Any, offset, count):
-        return self.replace(q_offset=self.first_position + offset)
+        return self.replace(q_offset=shifted(self.first_position, offset))
+
+
+class _Banded(_Shifted):
+    """A mask that is its `band`."""
+
+    def visible(self: Any, i, j):
+        lowest, highest = self.band.edges
+        return (j - i >= lowest) & (j - i <= highest)
+
+    def key_range(self: Any, q_positions, num_keys):
+        start, stop = self.band.key_range(q_positions[0], q_positions[-1], num_keys)
+        return jnp.min(start), jnp.max(stop)
+
+    @property
+    def reach(self: Any):
+        return self.band[:2]
 
 
 @final
-class Causal(_Shifted):
+class Causal(_Banded):
     """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
 
     Args:
@@ -43,24 +55,13 @@ class Causal(_Shifted):
 
     q_offset: ArrayLike = 0
 
-    def visible(self, i, j):
-        return j - i - self.q_offset <= 0
-
-    def key_range(self, q_positions, num_keys):
-        stop = q_positions[-1] + 1 + jnp.max(jnp.asarray(self.q_offset))
-        return 0, jnp.clip(stop, 0, num_keys)
-
-    @property
-    def reach(self):
-        return None, 0
-
     @property
     def band(self):
-        return Band(None, 0, self.q_offset)
+        return Band(None, 0, self.first_position)
 
 
 @final
-class Window(_Shifted):
+class Window(_Banded):
     """Query i sees keys i + q_offset − left ≤ j ≤ i + q_offset + right, both ends included.
 
     Args:
@@ -82,34 +83,11 @@ class Window(_Shifted):
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
                 count = as_count(f"Window.{name} counts keys (None = all)", size)
-                object.__setattr__(self, name, count)
-
-    def visible(self, i, j):
-        relative = j - i - self.q_offset
-        visible = jnp.ones(relative.shape, bool)
-        if self.left is not None:
-            visible &= relative >= -self.left
-        if self.right is not None:
-            visible &= relative <= self.right
-        return visible
-
-    def key_range(self, q_positions, num_keys):
-        offset = jnp.asarray(self.q_offset)
-        start: Any = 0
-        stop: Any = num_keys
-        if self.left is not None:
-            start = jnp.clip(q_positions[0] + jnp.min(offset) - self.left, 0, num_keys)
-        if self.right is not None:
-            stop = jnp.clip(q_positions[-1] + jnp.max(offset) + self.right + 1, 0, num_keys)
-        return start, stop
-
-    @property
-    def reach(self):
-        return self.left, self.right
+                object.__setattr__(self, name, min(count, LARGEST))
 
     @property
     def band(self):
-        return Band(self.left, self.right, self.q_offset)
+        return Band(self.left, self.right, self.first_position)
 
 
 @final
@@ -127,21 +105,29 @@ class Chunks(_Shifted):
     q_offset: ArrayLike = 0
 
     def __post_init__(self):
-        object.__setattr__(self, "size", as_size("Chunks.size", self.size))
+        size = as_size("Chunks.size", self.size)
         look_back = as_count("Chunks.look_back counts chunks", self.look_back)
-        object.__setattr__(self, "look_back", look_back)
+        object.__setattr__(self, "size", min(size, LARGEST))
+        object.__setattr__(self, "look_back", min(look_back, LARGEST))
 
     def visible(self, i, j):
-        chunks_before = (i + self.q_offset) // self.size - j // self.size
-        return (chunks_before >= 0) & (chunks_before <= self.look_back)
+        first, last = self._chunks(i, self.q_offset)
+        return (first <= j // self.size) & (j // self.size <= last)
 
     def key_range(self, q_positions, num_keys):
-        offset = jnp.asarray(self.q_offset)
-        first = (q_positions[0] + jnp.min(offset)) // self.size - self.look_back
-        last = (q_positions[-1] + jnp.max(offset)) // self.size
-        start, stop = first * self.size, (last + 1) * self.size
-        return jnp.clip(start, 0, num_keys), jnp.clip(stop, 0, num_keys)
+        offset = jnp.asarray(self.first_position)
+        first, _ = self._chunks(q_positions[0], jnp.min(offset))
+        _, last = self._chunks(q_positions[-1], jnp.max(offset))
+        # Chunks of keys alone, whose ends int32 holds.
+        start = jnp.maximum(first, 0) * self.size
+        stop = (jnp.clip(last, -1, (num_keys - 1) // self.size) + 1) * self.size
+        return jnp.minimum(start, num_keys), jnp.minimum(stop, num_keys)
 
     @property
     def reach(self):
         return (self.look_back + 1) * self.size - 1, self.size - 1
+
+    def _chunks(self, i, q_offset):
+        """The first and the last chunk that queries see."""
+        own = shifted(q_offset, i) // self.size
+        return shifted(own, -self.look_back), own

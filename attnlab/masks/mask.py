@@ -15,24 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, split_heads
-from attnlab.checks import as_array, require, require_instance
-
-__all__ = [
-    "Band",
-    "Both",
-    "Explicit",
-    "Lengths",
-    "Mask",
-    "SegmentIds",
-    "as_mask",
-    "combine",
-    "cut_rows",
-    "first_position",
-    "from_padding",
-    "hull",
-    "visible_keys",
-]
+from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
+from attnlab.checks import as_array, require, require_instance, require_integers
+from attnlab.masks.int32 import LARGEST, as_position, shifted
 
 
 class Band(NamedTuple):
@@ -46,6 +31,21 @@ class Band(NamedTuple):
     def starts_at_zero(self) -> bool:
         """Whether query i stands at position i, known while tracing."""
         return isinstance(self.q_offset, int) and self.q_offset == 0
+
+    @property
+    def edges(self) -> tuple[Any, Any]:
+        """The least and the largest j − i, in int32; ∓`LARGEST` where a side is unbounded."""
+        lowest = -LARGEST if self.left is None else shifted(self.q_offset, -self.left)
+        highest = LARGEST if self.right is None else shifted(self.q_offset, self.right)
+        return lowest, highest
+
+    def key_range(self, first: Any, last: Any, num_keys: int) -> tuple[Any, Any]:
+        """The keys [start, stop) that queries from `first` to `last` see; positions broadcast."""
+        lowest, highest = self.edges
+        end = last + 1
+        # clip(i + x, 0, S), without a sum that int32 does not hold
+        start = first + jnp.clip(lowest, -first, num_keys - first)
+        return start, end + jnp.clip(highest, -end, num_keys - end)
 
 
 class Lengths(NamedTuple):
@@ -163,7 +163,7 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
     def _lead(self) -> tuple[int, ...]:
         """The leading axes of the arrays: *B, or in layout B, K."""
         shapes = ((name, jnp.shape(x)) for name, x in self._arrays().items())
-        return np.broadcast_shapes(*(s[: len(s) - self._rank(name)] for name, s in shapes))
+        return jnp.broadcast_shapes(*(s[: len(s) - self._rank(name)] for name, s in shapes))
 
     def _of_each_example(self, i: jax.Array, j: jax.Array) -> jax.Array:
         """`visible` of all examples, [*B, ...]; in layout [B, K, ...]."""
@@ -240,6 +240,14 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         whole = lead_with_ones(whole, max(3, whole.ndim))
         return jnp.broadcast_to(whole, (*whole.shape[:-2], num_queries, num_keys))
 
+    @property
+    def ndim(self) -> int:
+        """None: Flax's own modules, which ask for it while they decode, combine arrays alone."""
+        raise AttributeError(
+            f"masks.{type(self).__name__} is no array, as Flax's own modules want it while they"
+            " decode; give mask.as_array(T, S) with 4 axes, or take attnlab.MultiHeadAttention"
+        )
+
     def __and__(self, other: Mask | ArrayLike) -> Mask:
         if isinstance(other, jax.Array | np.ndarray):
             other = Explicit(other)
@@ -261,6 +269,17 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
         raise TypeError("a mask is neither true nor false; write a & b, or mask is not None")
 
     __array_ufunc__ = None  # NumPy leaves `array & mask` to the mask
+
+
+class OfPositions(Mask):
+    """A mask whose fields are positions, or numbers of these."""
+
+    def check(self):
+        fields = dataclasses.fields(self)
+        require_integers(self, *(f.name for f in fields if f.metadata.get("pytree_node", True)))
+
+    def _arrays(self):
+        return {name: as_position(x) for name, x in super()._arrays().items()}
 
 
 @final
@@ -418,11 +437,10 @@ class Explicit(Mask):
 
     def pad(self, block_q, block_k):
         array = jnp.asarray(self.array)
-        rows, columns = (
-            0 if size == 1 else -size % block
-            for size, block in zip(array.shape[-2:], (block_q, block_k), strict=True)
-        )
-        return Explicit(jnp.pad(array, [(0, 0)] * (array.ndim - 2) + [(0, rows), (0, columns)]))
+        for axis, block in ((-2, block_q), (-1, block_k)):
+            if array.shape[axis] != 1:
+                array = pad_to_multiple(array, axis, block)
+        return Explicit(array)
 
     def key_range(self, q_positions, num_keys):
         array = jnp.asarray(self.array)
@@ -461,8 +479,10 @@ def as_mask(mask: Mask | ArrayLike | None) -> Mask | None:
     if mask is None:
         return None
     if not isinstance(mask, Mask):
-        wanted = "of attnlab.masks, such as masks.Causal(), or a boolean array"
-        require_instance("mask", mask, not isinstance(mask, str), wanted)
+        given: Any = mask
+        wanted = "of attnlab.masks, such as masks.Causal() (several join by &), or a boolean array"
+        several = isinstance(given, list | tuple) and any(isinstance(x, Mask) for x in given)
+        require_instance("mask", given, not (several or isinstance(given, str)), wanted)
         mask = Explicit(jnp.asarray(mask))
     mask.check()
     return mask

@@ -4,6 +4,8 @@
 does not serve: the table is in `attnlab.ops`.
 
 All but `"dense"` take O(T + S) memory, and have a backward pass of their own, so no forward mode.
+They sum values before they divide by the sum of the weights: where S·|v| is beyond the largest
+float32, 3.4e38, a context is inf or NaN that `"dense"` has right.
 Second derivatives of `"blockwise"` are forward over reverse, `jax.jvp` of `jax.grad`; where there
 is no mask reverse over reverse too, which keeps all logits, O(T·S). The additive and concat scores
 have no forward mode in any of them: their second derivatives are `grad` of `grad`, under a mask
@@ -138,6 +140,8 @@ def attention(
     Raises:
       ValueError: for arguments that do not fit together.
       NotImplementedError: if the named implementation does not serve them.
+      TypeError: JAX's, of custom_vjp, for `jax.jvp` and `jax.jacfwd` where it is not dense: more
+        than 32 queries and keys, or 2048 of one of them (take implementation="dense").
 
     Cost: O(T·S·(H + D)) time per head, less what the mask rules out; memory O(T + S), dense O(T·S).
 
@@ -172,6 +176,8 @@ def attention(
 
 def _attend(call: Call, implementation: str | None) -> jax.Array:
     """The context [*B, T, N, D] by a kernel or an engine, which know no divided positions."""
+    if implementation is None and not all(isinstance(length, int) for length in call.lengths):
+        implementation = "blockwise"  # of a symbolic length of `jax.export`
     if implementation in _KERNELS:
         kernel = _KERNELS[implementation]
         if reason := kernel.refusal(call):

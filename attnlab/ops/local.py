@@ -21,7 +21,7 @@ from attnlab.ops.attention import Implementation, attention, attention_weights, 
 from attnlab.ops.layout import visible_pairs
 from attnlab.scores import Dot, Location, Score, as_operands
 
-__all__ = ["local_attention", "window_attention"]
+__all__ = ["local_attention", "window_attention", "within"]
 
 
 @of_masks
@@ -77,26 +77,31 @@ def window_attention(
         raise ValueError(
             f"window must be (left, right), numbers of keys before and after a query; got {window}"
         ) from None
-    mask = masks.as_mask(mask)
-    q_offset = masks.first_position(mask) if q_offset is None else q_offset
-    masks.Window(left, right, q_offset).check()
-    band = None if mask is None else mask.band
-    if band is not None and band[:2] == (None, 0) and band.q_offset is q_offset:
-        mask = masks.Window(left, 0, q_offset)  # one mask, which more implementations take
-    else:
-        mask = masks.combine(masks.Window(left, right, q_offset), mask)
     return attention(
         Dot() if score is None else score,
         q,
         k,
         v,
-        mask=mask,
+        mask=within(left, right, q_offset, mask),
         bias=bias,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key,
         implementation=implementation,
         precision=precision,
     )
+
+
+def within(
+    left: int, right: int, q_offset: ArrayLike | None, mask: masks.Mask | ArrayLike | None
+) -> masks.Mask | None:
+    """A window and a mask: one where that hides the future, which more implementations take."""
+    mask = masks.as_mask(mask)
+    q_offset = masks.first_position(mask) if q_offset is None else q_offset
+    masks.Window(left, right, q_offset).check()
+    band = None if mask is None else mask.band
+    if band is not None and band[:2] == (None, 0) and band.q_offset is q_offset:
+        return masks.Window(left, 0, q_offset)
+    return masks.combine(masks.Window(left, right, q_offset), mask)
 
 
 def _split_as_queries(arguments):
@@ -172,8 +177,6 @@ def local_attention(
     mask = masks.as_mask(mask)
     *batch_shape, num_queries, num_heads, _ = q.shape
     num_keys = k.shape[-3]
-    if not jnp.issubdtype(centers.dtype, jnp.floating):
-        centers = centers.astype(jnp.float32)
     centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
     window = jnp.arange(2 * half_width + 1).reshape((1,) * (centers.ndim - 1) + (-1,))
     positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]

@@ -30,7 +30,7 @@ from attnlab.ops import dense, dropout
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
 from attnlab.ops.layout import merge_output
-from attnlab.ops.local import window_attention
+from attnlab.ops.local import within
 from attnlab.ops.lsh.route import LSH
 from attnlab.scores import Dot, Score
 
@@ -203,7 +203,7 @@ class _Within(Exact):
 
 
 @dataclasses.dataclass(frozen=True)
-class AllPairs(Exact):
+class AllPairs(_Within):
     """Every query visits every key that its mask shows; exact.
 
     Args:
@@ -213,19 +213,8 @@ class AllPairs(Exact):
     implementation: Implementation = None
     by_position = False
 
-    def __call__(
-        self,
-        score: Score,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        *,
-        q_offset: ArrayLike | None = None,
-        **options: Any,
-    ) -> jax.Array:
-        """The context [*B, T, N, D]."""
-        del q_offset  # all pairs, wherever the queries stand
-        return attention(score, q, k, v, implementation=self.implementation, **options)
+    def _mask(self, q_offset, mask, num_queries):
+        return mask  # all pairs, wherever the queries stand
 
 
 @dataclasses.dataclass(frozen=True)
@@ -251,30 +240,8 @@ class Window(_Within):
         )
         object.__setattr__(self, "hides_future", self.right == 0)
 
-    def __call__(
-        self,
-        score: Score,
-        q: jax.Array,
-        k: jax.Array,
-        v: jax.Array,
-        *,
-        q_offset: ArrayLike | None = None,
-        **options: Any,
-    ) -> jax.Array:
-        """The context [*B, T, N, D]."""
-        return window_attention(
-            q,
-            k,
-            v,
-            window=(self.left, self.right),
-            q_offset=q_offset,
-            score=score,
-            implementation=self.implementation,
-            **options,
-        )
-
-    def _own(self, first, num_queries):
-        return masks.Window(self.left, self.right, first)
+    def _mask(self, q_offset, mask, num_queries):
+        return within(self.left, self.right, q_offset, mask)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Errors that a command line shows as one line."""
 
+import textwrap
+
 __all__ = ["Invalid", "Lost", "Stopped", "of_system", "one_line"]
 
 
@@ -17,7 +19,7 @@ class Lost(Stopped):
 
 def one_line(error: Exception) -> str:
     """An error as the message of a row."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    return f"{type(error).__name__}: {textwrap.shorten(str(error), 300, placeholder=' …')}"
 
 
 def of_system(error: OSError) -> str:

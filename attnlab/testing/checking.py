@@ -17,7 +17,7 @@ from attnlab.runs.units import duration, human
 from attnlab.testing.contracts import CONTRACTS, Inapplicable, context_and_grads, dcontext_of
 from attnlab.testing.subject import Subject, subject_of
 
-__all__ = ["Cost", "Outcome", "Report", "check", "cost", "outcome", "require_contracts"]
+__all__ = ["Cost", "Outcome", "Report", "check", "cost", "outcome"]
 
 LENGTHS = (1024, 2048, 4096, 8192)
 
@@ -49,16 +49,14 @@ class Report:
 
     Attributes:
       outcomes: outcome of each contract.
-      expected: names of contracts that need not be kept.
     """
 
     outcomes: tuple[Outcome, ...]
-    expected: frozenset[str] = frozenset()
 
     @property
     def broken(self) -> list[Outcome]:
-        """What is not kept, and was not expected."""
-        return [x for x in self.outcomes if x.verdict == "no" and x.contract not in self.expected]
+        """What is not kept."""
+        return [x for x in self.outcomes if x.verdict == "no"]
 
     def require(self) -> None:
         """Raises AssertionError, with lines for each contract that is not kept."""
@@ -106,31 +104,21 @@ class Cost:
         return f"{sizes}, ~n^{self.power:.1f}; {duration(self.seconds)} at {first:,}"
 
 
-def check(mechanism: Any, *, seed: int = 0, expected: Collection[str] = ()) -> Report:
-    """Holds a mechanism to all contracts; minutes on a laptop's CPU, nearly all of it compiling.
+def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTRACTS,)) -> Report:
+    """Holds a mechanism to contracts; to all minutes on a laptop's CPU, nearly all compiling.
 
     Args:
       mechanism: score, mask, bias, route, function or module, a class that makes one, or its name,
         "mine.py:Decay".
       seed: seed of the arrays.
-      expected: names of contracts that need not be kept.
+      contracts: names of the contracts.
 
     Raises:
-      Invalid: it is no mechanism, or there is no contract of an expected name; one line.
+      Invalid: it is no mechanism, or there is no contract of a name; one line.
     """
-    require_contracts(expected)
-    outcomes = tuple(outcome(mechanism, name, seed) for name in CONTRACTS)
-    return Report(outcomes, frozenset(expected))
-
-
-def require_contracts(names: Collection[str]) -> None:
-    """Refuses what is no contract's name.
-
-    Raises:
-      Invalid: one line with the names that there are.
-    """
-    if unknown := ", ".join(sorted(set(names) - CONTRACTS.keys())):
+    if unknown := ", ".join(sorted(set(contracts) - CONTRACTS.keys())):
         raise Invalid(f"no contract {unknown}; there are {', '.join(CONTRACTS)}")
+    return Report(tuple(outcome(mechanism, name, seed) for name in contracts))
 
 
 def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
@@ -138,7 +126,8 @@ def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     subject, held = subject_of(mechanism), CONTRACTS[contract]
     shown = repr(mechanism) if isinstance(mechanism, str) else subject.name
     line = f"from attnlab import testing; print(testing.{contract}({shown}, {seed}))"
-    made = functools.partial(Outcome, subject.name, contract, _first_paragraph(held.__doc__))
+    promise = (held.__doc__ or "").partition("\n\n")[0]
+    made = functools.partial(Outcome, subject.name, contract, " ".join(promise.split()))
     try:
         broken = held(subject, seed)
     except Inapplicable as reason:
@@ -146,10 +135,6 @@ def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     except Exception as error:  # whatever a user's code raises is its answer
         return made("no", one_line(error), line)
     return made("yes") if broken is None else made("no", str(broken), line)
-
-
-def _first_paragraph(doc: str | None) -> str:
-    return " ".join((doc or "").partition("\n\n")[0].split())
 
 
 def cost(mechanism: Any) -> Cost:

@@ -22,32 +22,6 @@ from attnlab import masks
 from attnlab.runs.errors import one_line
 from attnlab.testing.subject import Arrays, Sizes, Subject, keywords_at_rest, subject_of
 
-__all__ = [
-    "CONTRACTS",
-    "Broken",
-    "Inapplicable",
-    "batch",
-    "bfloat16",
-    "causal",
-    "constants",
-    "context_and_grads",
-    "dcontext_of",
-    "decoding",
-    "definition",
-    "deterministic",
-    "devices",
-    "eager",
-    "empty_rows",
-    "examples",
-    "gradient",
-    "grouped_heads",
-    "hidden_keys",
-    "lengths",
-    "second_derivative",
-    "shapes",
-    "transforms",
-]
-
 EXTREMES = (1e4, 1e18, float(np.finfo(np.float32).max))
 
 
@@ -235,6 +209,19 @@ def definition(subject: Subject, seed: int) -> Broken | None:
             wanted = jax.jit(lambda a, d, m=mask: _vjp(lambda a: plain(a, m), a, d))(*wide)
         if broken := _close("context, gradients", got, wanted, tolerance=1e-4):
             return Broken(f"{broken} at {sizes.keys} keys")
+    return _short_range(getattr(getattr(subject.layer, "route", None), "mask", None))
+
+
+def _short_range(mask: Any) -> Broken | None:
+    """A mask whose `key_range` leaves out a key that it shows; None of what is no mask."""
+    if not isinstance(mask, masks.Mask):
+        return None
+    shown: Any = np.asarray(mask.as_array(37, 41))
+    for i, row in enumerate(shown.reshape(-1, *shown.shape[-2:]).any(0)):
+        first, stop = mask.key_range(jnp.arange(i, i + 1), 41)
+        left_out = [j for j in np.flatnonzero(row) if not first <= j < stop]
+        if left_out:
+            return Broken(f"query {i} sees key {left_out[0]}, not in key_range: {first}, {stop}")
     return None
 
 
@@ -296,26 +283,28 @@ def causal(subject: Subject, seed: int) -> Broken | None:
     """Under `masks.Causal()` no bit of the past depends on the future, nor has it a gradient."""
     if not subject.causal:
         raise Inapplicable("its mask cannot hide the future")
-    sizes, mask = subject.sizes(), subject.mask_of(causal=True)
-    arrays, dcontext = subject.arrays(seed), np.asarray(dcontext_of(subject))
-    length = min(sizes.queries, sizes.keys)
-    for t in sorted({0, 1, 7, 8, length - 2}):
-        of_past = dcontext.copy()
-        of_past[:, t + 1 :] = 0
-        context, grads = _run(subject, arrays, mask, of_past)
-        other = subject.arrays(seed + 1 + t)
-        changed = arrays | {
-            name: arrays[name].at[:, t + 1 :].set(other[name][:, t + 1 :])
-            for name in subject.batched
-        }
-        moved, _ = _run(subject, changed, mask, of_past)
-        after = f" after positions {t + 1}, … changed"
-        if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
-            return Broken(f"{broken}{after}")
-        for name in subject.keys if grads else ():
-            late = grads[name][:, t + 1 :]
-            if broken := _equal(f"gradient of queries up to {t} for later {name}", late, 0 * late):
-                return broken
+    whole_tiles = subject.sizes(batch=1, queries=128, keys=128, num_kv_heads=1)
+    for sizes in (subject.sizes(), whole_tiles):
+        mask, arrays = subject.mask_of(causal=True, sizes=sizes), subject.arrays(seed, sizes=sizes)
+        dcontext = np.asarray(dcontext_of(subject, sizes=sizes))
+        length = min(sizes.queries, sizes.keys)
+        for t in sorted({0, 1, 7, 8, length - 2}):
+            of_past = dcontext.copy()
+            of_past[:, t + 1 :] = 0
+            context, grads = _run(subject, arrays, mask, of_past)
+            other = subject.arrays(seed + 1 + t, sizes=sizes)
+            changed = arrays | {
+                name: arrays[name].at[:, t + 1 :].set(other[name][:, t + 1 :])
+                for name in subject.batched
+            }
+            moved, _ = _run(subject, changed, mask, of_past)
+            after = f" after positions {t + 1}, … changed, of {length}"
+            if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
+                return Broken(f"{broken}{after}")
+            for name in subject.keys if grads else ():
+                late, what = grads[name][:, t + 1 :], f"gradient of queries up to {t} for later"
+                if broken := _equal(f"{what} {name}", late, 0 * late):
+                    return broken
     return None
 
 
@@ -438,7 +427,7 @@ def constants(subject: Subject, seed: int) -> Broken | None:
 
 @contract
 def lengths(subject: Subject, seed: int) -> Broken | None:
-    """No example, and lengths of 1 and 2, give contexts of the right shape, finite."""
+    """Contexts of no example, and of lengths 1 and 2, are finite; fewer queries see the same."""
     shape = _shape(subject, subject.sizes())
     for changed in ({"batch": 0}, *({"queries": n, "keys": n} for n in (1, 2))):
         sizes = subject.sizes()._replace(**changed)
@@ -448,7 +437,13 @@ def lengths(subject: Subject, seed: int) -> Broken | None:
             return Broken(f"the context of {changed} is {context.shape}, not {wanted}")
         if broken := _first(~np.isfinite(context), f"context of {changed}", context, 0):
             return broken
-    return None
+    as_many = subject.sizes(queries=subject.sizes().keys)
+    arrays, mask = subject.arrays(seed, sizes=as_many), subject.mask_of(sizes=as_many)
+    if subject.shares or arrays.keys() != set(subject.batched):
+        return None
+    context = subject.apply(arrays, mask)[:, :5]
+    few = subject.apply(arrays | {name: arrays[name][:, :5] for name in subject.queries}, mask)
+    return _close("context of 5 queries, where others are as many as keys,", few, context)
 
 
 @contract
@@ -530,8 +525,13 @@ def devices(subject: Subject, seed: int) -> Broken | None:
         in_specs=split,
         out_specs=(jax.P("data"), split[0]),
     )
-    wanted = _run(subject, *operands)
-    return _close("context, gradients", jax.jit(sharded)(*operands), wanted)
+    try:
+        got = jax.jit(sharded)(*operands)
+    except TypeError as error:
+        if "manual axis types" not in str(error):
+            raise
+        return Broken("what a loop begins with must be of an input: jnp.zeros_like(q, shape=…)")
+    return _close("context, gradients", got, _run(subject, *operands))
 
 
 @contract

@@ -5,6 +5,6 @@
 
 Writes a folder with report.md (a table of contracts; of each that is broken the smallest
 counterexample, and a line of Python that shows it again), results.jsonl (the same for programs),
-and a figure of which pairs are seen. Ends with status 1 where a contract is broken that is not
---expected. To write an attention: docs/guides/your_own.md.
+and a figure of which pairs are seen. Ends with status 1 where a contract is broken. One contract
+takes seconds: --contracts=causal. To write an attention: docs/guides/your_own.md.
 """

@@ -17,8 +17,8 @@ class Settings(Flags):
         f"What to check, also without the flag's name: {own.FORM}; or an attention of attnlab.",
         repeated=True,
     )
-    expected: tuple[str, ...] = flag(
-        (), "Contracts that need not be kept.", choices=tuple(CONTRACTS)
+    contracts: tuple[str, ...] = flag(
+        tuple(CONTRACTS), "Contracts to hold it to.", choices=tuple(CONTRACTS)
     )
     seed: int = seed_flag("Seed of the arrays.")
     json: bool = flag(

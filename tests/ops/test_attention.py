@@ -6,8 +6,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import export
 
-from attnlab import AlibiBias, biases, masks, scores
+from attnlab import AlibiBias, biases, masks, routes, scores
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense, one_query
 from attnlab.ops.attention import attention, attention_weights
@@ -320,3 +321,28 @@ def test_half_precision_rounds_no_more_than_jax_nn(implementation):
         )
     )
     assert 0 < ours <= 1.01 * theirs
+
+
+def test_sizes_may_be_symbols_of_an_exported_program():
+    """A batch and a length that are known when the program is called; of LSH the batch alone."""
+    batch, length = export.symbolic_shape("b, t")
+
+    def exact(q, k, v):
+        lengths = jnp.minimum(3 + jnp.arange(q.shape[0]), q.shape[1])
+        mask = masks.Padding(lengths) & (q[:, None, None, :, 0, 0] > 0) & masks.Window(3, 1)
+        return [
+            attention(score, q, k, v, mask=mask & masks.Causal(), implementation=way)
+            for way in (None, "dense")
+            for score in (scores.Dot(), scores.Additive(jnp.ones(4)))
+        ]
+
+    def lsh(q, k, v):
+        return [routes.LSH(num_buckets=4, chunk_size=8)(scores.Dot(), q, q, v)]
+
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 5, 23, 2, 4)), jnp.float32)
+    for function, shape in ((exact, (batch, length)), (lsh, (batch, 23))):
+        operands = [jax.ShapeDtypeStruct((*shape, 2, 4), jnp.float32)] * 3
+        got = export.export(jax.jit(function))(*operands).call(*x)
+        np.testing.assert_allclose(got, jax.jit(function)(*x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="sorts a length that is known .*one program a length"):
+        export.export(jax.jit(lsh))(*[jax.ShapeDtypeStruct((2, length, 2, 4), "float32")] * 3)

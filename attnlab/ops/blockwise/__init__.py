@@ -56,9 +56,9 @@ def attend(
     block, rows_are_given = engine.default_block(x.mask), block_q is not None
     block_q = engine.even_block(num_queries, block_q or block)
     block_k = engine.even_block(num_keys, block_k or block)
-    pad_queries = functools.partial(pad_to_multiple, axis=-2, multiple=block_q)
-    pad_keys = functools.partial(pad_to_multiple, axis=-2, multiple=block_k)
-    q, k, v = pad_queries(x.q), pad_keys(x.k), pad_keys(x.v)
+    q = pad_to_multiple(x.q, -2, block_q)
+    k = pad_to_multiple(x.k, -2, block_k)
+    v = pad_to_multiple(x.v, -2, block_k)
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     operands = (
         Differentiable(x.score, q, k, v, bias),

@@ -442,7 +442,12 @@ def window_width(mask: Mask | None) -> int | None:
     return None if left is None or right is None else left + right
 
 
-def even_block(length: int, largest: int) -> int:
-    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible."""
+def even_block(length: Any, largest: int) -> int:
+    """The block size, a multiple of 8, that cuts `length` in as few equal blocks as possible.
+
+    Of a symbolic length of `jax.export` it is the largest.
+    """
+    if not isinstance(length, int):
+        return largest
     number = math.ceil(length / largest)
     return min(largest, 8 * math.ceil(length / number / 8))

@@ -100,12 +100,10 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
         engine.even_block(math.ceil(length / (devices * pieces)), block)
         for length in (num_queries, num_keys)
     )
-    pad_queries, pad_keys = (
-        functools.partial(pad_to_multiple, multiple=devices * pieces * block)
-        for block in (block_q, block_k)
-    )
     # T and S become multiples of devices × pieces × block, so that no block is cut.
-    q, k, v = pad_queries(x.q, axis=3), pad_keys(x.k, axis=3), pad_keys(x.v, axis=3)
+    q = pad_to_multiple(x.q, 3, devices * pieces * block_q)
+    k = pad_to_multiple(x.k, 3, devices * pieces * block_k)
+    v = pad_to_multiple(x.v, 3, devices * pieces * block_k)
     bias = None if x.bias is None else x.bias.padded(q.shape[3], k.shape[3])
     config = Config(
         block_q,

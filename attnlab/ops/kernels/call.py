@@ -65,6 +65,15 @@ class Call:
         """The masks that `&` joined; none without a mask."""
         return () if self.mask is None else self.mask.parts()
 
+    @property
+    def reach(self) -> tuple[int | None, int | None]:
+        """`Mask.reach`, no more than there are keys: kernels add it up in 32 bits."""
+        left, right = (None, None) if self.mask is None else self.mask.reach
+        most = self.lengths[1]
+        left = None if left is None else min(left, most)
+        right = None if right is None else min(right, most)
+        return left, right
+
     def prepared(self) -> Prepared:
         """The operands in layout."""
         arrays, terms = (self.q, self.k, self.v), (self.mask, self.bias)

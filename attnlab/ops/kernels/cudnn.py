@@ -41,7 +41,7 @@ def refusal(call: Call) -> str | None:
             return f"takes no mask of type {type(part).__name__}"
         if part.band is not None and not part.band.starts_at_zero:
             return "takes no q_offset"
-    left, right = _reach(call)
+    left, right = call.reach
     if right not in (None, 0) or (left is not None and right is None):
         return "takes a window (left, 0) of the past only"
     if left is not None and (_is_padded(call) or call.lengths[0] != call.lengths[1]):
@@ -57,7 +57,7 @@ def attend(call: Call) -> jax.Array:
 
 
 def _attend(call: Call) -> jax.Array:
-    left, right = _reach(call)
+    left, right = call.reach
     attend = functools.partial(
         jax.nn.dot_product_attention,
         scale=cast(Dot, call.score).scale,
@@ -85,10 +85,6 @@ def _attend(call: Call) -> jax.Array:
             context = _real(context, q_lengths)
     # [B, T or T + 1, N, H] to [*B, T, N, H]
     return context[:, :num_queries].reshape(call.q.shape)
-
-
-def _reach(call: Call) -> tuple[int | None, int | None]:
-    return (None, None) if call.mask is None else call.mask.reach
 
 
 def _is_padded(call: Call) -> bool:

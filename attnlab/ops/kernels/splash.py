@@ -62,9 +62,9 @@ def _attend(call: Call) -> jax.Array:
     scale = 1 / math.sqrt(call.q.shape[-1]) if scale is None else scale
     q, k, v = (_heads_first(x) for x in (call.q * jnp.asarray(scale, call.q.dtype), call.k, call.v))
     q = q.reshape(*k.shape[:2], group, *q.shape[2:])  # [B, K, G, T, H]
-    bands, segments = _bands_and_segments(call)
+    _, segments = _bands_and_segments(call)
     lengths = q.shape[3], k.shape[2]
-    kernel = _kernel(bands, lengths, group, call.pallas.interpret)
+    kernel = _kernel(call.reach, lengths, group, call.pallas.interpret)
     ids = None
     if segments or lengths != call.lengths:
         ids = _segment_ids(segments, call.lengths, lengths, q.shape[0])
@@ -93,18 +93,17 @@ def _heads_first(x: jax.Array) -> jax.Array:
 
 
 def _kernel(
-    bands: list[Band], lengths: tuple[int, int], group: int, interpret: bool
+    reach: tuple[int | None, int | None], lengths: tuple[int, int], group: int, interpret: bool
 ) -> Callable[..., jax.Array]:
     """(q [G, T, H], k [S, H], v [S, D], segment ids) -> [G, T, D]."""
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as splash
     from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 
     of_one_head: masks.Mask = masks.FullMask(lengths)
-    for left, right, _ in bands:
-        if (left, right) == (None, 0):
-            of_one_head = masks.CausalMask(lengths)
-        else:
-            of_one_head = masks.LocalMask(lengths, (left, right), 0)
+    if reach == (None, 0):
+        of_one_head = masks.CausalMask(lengths)
+    elif reach != (None, None):
+        of_one_head = masks.LocalMask(lengths, reach, 0)
     queries, keys = map(_block, lengths)
     sizes = splash.BlockSizes(
         block_q=queries,

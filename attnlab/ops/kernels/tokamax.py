@@ -46,7 +46,7 @@ def _attend(call: Call) -> jax.Array:
     import tokamax
 
     window: Any = None
-    sides = (None, None) if call.mask is None else call.mask.reach
+    sides = call.reach
     if sides not in ((None, None), (None, 0)):
         # It wants two numbers; as many as there are keys is no bound.
         window = tuple(call.lengths[1] if side is None else side for side in sides)

@@ -14,7 +14,7 @@ from jax import lax
 from attnlab.checks import as_size, require, require_instance
 from attnlab.ops.lsh.inputs import require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.order import require_sortable
 from attnlab.ops.lsh.running_mean import RunningMean
 
 __all__ = ["DecodeState", "empty_state", "latest_of", "require_state"]
@@ -63,17 +63,13 @@ def empty_state(
       ValueError: too many buckets for 32-bit sort keys; sizes below 1.
     """
     require(
-        len(shape) >= 3 and min(shape[-3:]) > 0,
+        len(shape) >= 3 and 0 not in shape[-3:],
         f"shape must be that of keys, [*batch, length, heads, width], no axis 0; got {shape}",
     )
     *batch, length, heads, _ = shape
-    window, limit = _window(options, chunk_size, length), bucket_limit(length)
+    window = _window(options, chunk_size, length)
     rounds, number = as_size("num_hashes", num_hashes), as_size("num_buckets", num_buckets)
-    require(
-        number <= limit,
-        f"(bucket, position) must fit a 32-bit sort key: in a cache of {length} tokens at most"
-        f" {limit} buckets; got {number} (use fewer)",
-    )
+    require_sortable(number, length)
     return DecodeState(
         jnp.zeros((*batch, rounds, length, heads), jnp.int32),
         jnp.zeros((*batch, heads, rounds, number, window), jnp.int32),

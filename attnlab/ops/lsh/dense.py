@@ -172,7 +172,8 @@ def attend_dense(
     indices = jnp.arange(batch * heads, dtype=jnp.int32)
     at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
     # [B·N, T, D], then [B, T, N, D]
-    out = lax.map(row, indices, batch_size=min(at_once, batch * heads))
+    known_rows = batch * heads if isinstance(batch, int) else heads  # of a symbolic batch
+    out = lax.map(row, indices, batch_size=min(at_once, known_rows))
     out = jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
     return factored(out, order.factor)
 

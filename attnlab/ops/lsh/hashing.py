@@ -36,7 +36,7 @@ from attnlab.checks import (
 )
 from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops.lsh.inputs import as_floating
-from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.order import bucket_limit, require_sortable
 from attnlab.ops.lsh.running_mean import RunningMean
 from attnlab.split import by_device, current, divide_positions, heads_are_too_few
 
@@ -255,12 +255,7 @@ def hash_buckets(
         f" rotations; got {x.shape} (make the rotations with its num_heads and head_dim)",
     )
     *batch_shape, length, heads, width = x.shape
-    limit = bucket_limit(length)
-    require(
-        rotations.num_buckets <= limit,
-        f"(bucket, position) must fit a 32-bit sort key: at length {length} at most {limit}"
-        f" buckets; got {rotations.num_buckets} (use fewer)",
-    )
+    require_sortable(rotations.num_buckets, length)
     if center is not None:
         center = as_array("center", center)
         require(

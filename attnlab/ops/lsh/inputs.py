@@ -154,7 +154,7 @@ def as_floating(**given: Any) -> list[jax.Array]:
     arrays = {name: as_array(name, x) for name, x in given.items()}
     for name, x in arrays.items():
         require(
-            x.ndim >= 3 and min(x.shape[-3:]) > 0,
+            x.ndim >= 3 and 0 not in x.shape[-3:],
             f"{name} must be [*batch, length, heads, width], no axis 0; got {x.shape}"
             " (add an axis of 1 for a single head)",
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from attnlab.checks import as_int, as_number, require, require_choice
+from attnlab.checks import as_count, as_int, as_number, require, require_choice
 from attnlab.ops.lsh.order import Geometry
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions"]
@@ -83,13 +83,9 @@ class LSHOptions:
                 "union=True with wrap=True is not supported; got both (set union=False, as the"
                 " implementations that wrap do)"
             )
-        for name in ("look_back", "look_ahead"):
-            chunks = getattr(self, name)
-            require(
-                (chunks is None and name == "look_ahead")
-                or (as_int(chunks) is not None and chunks >= 0),
-                f"{name} counts chunks, an int ≥ 0; got {chunks!r}",
-            )
+        as_count("look_back counts chunks", self.look_back)
+        if self.look_ahead is not None:
+            as_count("look_ahead counts chunks", self.look_ahead)
         require(
             not self.strict or self.look_back >= 1,
             f"strict=True needs look_back ≥ 1; got {self.look_back}",

@@ -27,6 +27,7 @@ __all__ = [
     "Order",
     "bucket_limit",
     "in_range",
+    "require_sortable",
     "run_ends",
     "run_starts",
     "sort_rounds",
@@ -124,7 +125,19 @@ def in_range(x: jax.Array, first: jax.Array, extent: jax.Array) -> jax.Array:
 
 def bucket_limit(length: int) -> int:
     """Bucket ids below this fit the packed sort key beside a place; one more stands for padding."""
+    rule = "LSH sorts a length that is known while tracing (export one program a length)"
+    require(isinstance(length, int), f"{rule}; got {length}")
     return min(_SORT_KEYS // length - 1, 2**31 - 1)  # ids are int32 themselves
+
+
+def require_sortable(num_buckets: int, length: int) -> None:
+    """Refuses more buckets than a sort key holds beside a place below `length`."""
+    limit = bucket_limit(length)
+    require(
+        num_buckets <= limit,
+        f"(bucket, position) must fit a 32-bit sort key: at length {length} at most {limit}"
+        f" buckets; got num_buckets={num_buckets} (give fewer)",
+    )
 
 
 def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -31,7 +31,7 @@ from attnlab.ops.lsh.hashing import (
 )
 from attnlab.ops.lsh.inputs import read_mask, require_implementation, require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.order import require_sortable
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -152,7 +152,7 @@ class LSH:
             )
         self._refuse(score, bias)
         require(
-            min(q.shape[-3], k.shape[-3]) > 0,
+            0 not in (q.shape[-3], k.shape[-3]),
             f"q and k must have no axis of length 0; got {q.shape} and {k.shape}",
         )
         x, center = self._hashed(q, hash_inputs, center)
@@ -324,12 +324,7 @@ class LSH:
         if self.num_buckets is None:
             return default_num_buckets(length, self.chunk_size, queries)
         slots = length + -length % self.chunk_size + queries  # sorted together
-        limit = bucket_limit(slots)
-        require(
-            _product(self.num_buckets) <= limit,
-            f"(bucket, position) must fit a 32-bit sort key: of {slots} slots at most"
-            f" {limit} buckets; got num_buckets={self.num_buckets} (give fewer, or None)",
-        )
+        require_sortable(_product(self.num_buckets), slots)
         return self.num_buckets
 
     def _rotations(self, shape: tuple[int, ...], hash_key, queries: int = 0):

@@ -248,8 +248,9 @@ def map_rows(
         return lax.fori_loop(0, num_rows, next_row, vary_like(empty, order))
 
     def together(indices):
-        size_of_batch = at_once or rows_together(num_rows, slots)
-        size = chunks_at_once(_TILE_ELSEWHERE // min(num_rows, size_of_batch))
+        known_rows = num_rows if isinstance(num_rows, int) else heads  # of a symbolic batch
+        size_of_batch = at_once or rows_together(known_rows, slots)
+        size = chunks_at_once(_TILE_ELSEWHERE // min(known_rows, size_of_batch))
         # [B·N, L] or [B·N, L, width]
         rows = lax.map(lambda i: row(i, size, False), indices, batch_size=size_of_batch)
         return jax.tree.map(lambda x: heads_inside(x, batch), rows)

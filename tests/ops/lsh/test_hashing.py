@@ -315,7 +315,7 @@ def test_running_center_is_the_mean_so_far():
                 jax.ShapeDtypeStruct((2**24, HEADS, WIDTH), jnp.float32),
                 rotations(512),
             ),
-            "32-bit sort key: at length 16777216 at most 255 buckets; got 512",
+            "32-bit sort key: at length 16777216 at most 255 buckets; got num_buckets=512",
         ),
     ],
 )

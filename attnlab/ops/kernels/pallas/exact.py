@@ -120,10 +120,9 @@ def _range(mask: Mask | None, num_queries: int, num_keys: int) -> tuple[jax.Arra
 
     for part in () if mask is None else mask.parts():
         if part.band is not None:
-            left, right, q_offset = part.band
-            at = i + of_each_example(q_offset)
-            first = first if left is None else jnp.maximum(first, at - left)
-            stop = stop if right is None else jnp.minimum(stop, at + right + 1)
+            band = part.band._replace(q_offset=of_each_example(part.band.q_offset))
+            start, end = band.key_range(i, i, num_keys)
+            first, stop = jnp.maximum(first, start), jnp.minimum(stop, end)
         if part.lengths is not None:
             kv_lengths, q_lengths = part.lengths
             stop = jnp.minimum(stop, of_each_example(kv_lengths))
@@ -141,6 +140,7 @@ def _reach(call: Call) -> tuple[int | None, int | None]:
     offset = offsets[0] if offsets else 0
     left, right = call.mask.reach
     # Reach is counted from a query's position, `back` and `ahead` from its index.
-    back = None if left is None else max(left - offset, 0)
-    ahead = None if right is None else max(right + offset, 0)
+    num_queries, num_keys = call.lengths
+    back = None if left is None else min(max(left - offset, 0), num_queries)
+    ahead = None if right is None else min(max(right + offset, 0), num_keys)
     return back, ahead
