@@ -37,9 +37,29 @@ def require_cache(module: nn.Module) -> None:
 
 
 def cache_index(module: nn.Module) -> nn.Variable:
-    """How many tokens are in the cache; a ValueError where the call may not write it."""
+    """How many tokens are in the cache.
+
+    A module has one cache: called twice for each token, as a shared layer is, it would go on in
+    one call where the other ended. `init` shows that, where no call goes on after another.
+
+    Raises:
+      ValueError: the call may not write the cache; or another call of the same `init` made it.
+    """
     require_cache(module)
+    _require_first(
+        module, not (module.is_initializing() and module.has_variable("cache", "cache_index"))
+    )
     return module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+
+
+def _require_first(module: nn.Module, is_first: bool) -> None:
+    name = type(module).__name__
+    require(
+        is_first,
+        f"{name} keeps one cache and one source; got a second call of {'/'.join(module.path)} where"
+        f" they are made (make a {name} for each call; layers share parameters, not caches, by"
+        ' nn.scan with variable_broadcast="params", variable_axes={"cache": 0, "static": 0})',
+    )
 
 
 def append_to_cache(
@@ -91,10 +111,14 @@ def keep_static(
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
     While the module is initialized nothing is kept: what it is given then is not the source of
-    later calls.
+    later calls. A second call of this module by the one that has it, where the first made them, is
+    refused: it may have another source.
     """
     if module.is_initializing():
         return make()
+    assert module.scope is not None
+    caller, mark = module.scope.parent, f"{module.name} made"
+    _require_first(module, caller is None or not caller.name_reserved(mark, "static"))
     if not module.has_variable("static", "key"):
         require(
             module.is_mutable_collection("static"),
@@ -104,6 +128,8 @@ def keep_static(
         k, v = make()
         module.put_variable("static", "key", k)
         module.put_variable("static", "value", v)
+        if caller is not None:
+            caller.reserve(mark, "static")
     return module.get_variable("static", "key"), module.get_variable("static", "value")
 
 

@@ -66,6 +66,9 @@ class MultiHeadAttention(AttentionModule):
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
 
+    A module has one cache and one source. Layers that share parameters have caches of their own by
+    `nn.scan` with `variable_broadcast="params"` and `variable_axes={"cache": 0, "static": 0}`.
+
     The module is causal where the mask has `masks.Causal()` or the route hides the future, as
     `routes.Window(left, 0)` does, and where it decodes self-attention.
     Queries stand where the mask says, from its `q_offset` on: rows 3, 4, … of the causal forward
