@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from attnlab.checks import as_array, require
 
 __all__ = [
-    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "rows_of", "shift_right",
+    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "row_numbers",
+    "rows_of", "shift_right",
 ]  # fmt: skip
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -41,12 +42,21 @@ def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
     Raises:
       ValueError: ids are not integers.
     """
+    return jnp.take(table, row_numbers(ids, len(table)), axis=0, mode="fill")
+
+
+def row_numbers(ids: jax.Array, count: int) -> jax.Array:
+    """The ids as numbers of `count` rows; `count` or more where there is none, never negative.
+
+    Raises:
+      ValueError: ids are not integers.
+    """
     ids = as_array("ids", ids)
     require(
         jnp.issubdtype(ids.dtype, jnp.integer), f"ids must be integers; got {ids.dtype} (cast them)"
     )
     ids = ids.astype(int)  # a smaller type may not hold the number of rows
-    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
+    return jnp.where(ids < 0, count, ids)
 
 
 def shift_right(tokens: jax.Array, segments: jax.Array | None = None) -> jax.Array:
