@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Literal, Unpack, overload
 
@@ -114,6 +115,7 @@ class MultiHeadAttention(AttentionModule):
     """
 
     num_heads: int
+    _: dataclasses.KW_ONLY
     num_kv_heads: int | None = None
     qkv_features: int | None = None
     value_features: int | None = None

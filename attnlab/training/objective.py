@@ -233,10 +233,10 @@ def token_sums(
       words is not kept.
     """
     label_smoothing = as_share("label_smoothing", label_smoothing)
-    deferred = isinstance(logits, DeferredLogits)
-    require_shape_of("targets", targets, logits.x if deferred else logits)
+    rows = logits.x if isinstance(logits, DeferredLogits) else logits
+    require_shape_of("targets", targets, rows)
     weights = _as_weights(weights, targets)
-    if deferred:
+    if isinstance(logits, DeferredLogits):
         return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)

@@ -208,7 +208,8 @@ class Pretrain(Study[Settings, Corpus]):
 
 
 def _masking(cell: Cell) -> Masking:
-    return Masking(*map(int, cell["masking"].split("/")))
+    mask, same, random = cell["masking"].split("/")
+    return Masking(mask=int(mask), same=int(same), random=int(random))
 
 
 def main(argv: list[str]) -> int:

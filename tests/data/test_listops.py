@@ -96,6 +96,7 @@ def test_ids_are_behind_the_special_ones():
 
 @pytest.mark.parametrize("sizes", [(3, 9), (9, 8), (900, 999)])
 def test_lengths_that_cannot_be_are_refused(sizes):
-    depth = 3 if sizes[0] == 900 else 10
+    least, most = sizes
+    depth = 3 if least == 900 else 10
     with pytest.raises(ValueError, match="ListOps needs 4 ≤ min_length ≤ max_length, .* got"):
-        ListOps(*sizes, max_depth=depth)
+        ListOps(min_length=least, max_length=most, max_depth=depth)

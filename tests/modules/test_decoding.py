@@ -78,7 +78,7 @@ CONFIGURATIONS = {
     "window": mha(route=routes.Window(2, 0, "dense")),
     "window_ahead": mha(route=routes.Window(2, 1, "dense")),
     "window_blockwise": mha(route=routes.Window(2, 0)),
-    "chunked": mha(route=routes.Chunked(2, 1, "dense")),
+    "chunked": mha(route=routes.Chunked(2, implementation="dense")),
 }
 
 

@@ -229,7 +229,9 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
 
 
 CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
-CENTRED = CONFIG.attention(routes.LSH(1, 2, centering="learned", implementation="dense"))
+CENTRED = CONFIG.attention(
+    routes.LSH(1, num_buckets=2, centering="learned", implementation="dense")
+)
 
 
 @pytest.mark.slow

@@ -114,7 +114,12 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
 def test_packed_rows_hold_several_pairs(given, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
         config = TransformerConfig(
-            target_vocab_size, source_vocab_size, num_layers=1, width=4, hidden=4, num_heads=1
+            target_vocab_size,
+            source_vocab_size=source_vocab_size,
+            num_layers=1,
+            width=4,
+            hidden=4,
+            num_heads=1,
         )
         return Transformer(config)
 
