@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import re
 
 import flax.linen as nn
@@ -378,6 +379,20 @@ def test_a_beam_that_meets_nan_later_is_nan_though_something_ended():
     options = {"beam_size": 3, "max_length": 4, "length_penalty": 2.0, "return_beam": True}
     found = beam_search(MODEL, {"params": {"table": table}}, SOURCE[:1], **options)
     assert np.isnan(found.scores).all()
+
+
+def test_a_branch_after_which_nothing_may_follow_is_dead_and_not_nan():
+    """The other hypotheses of its sentence go on; a search that has no other ends there."""
+    table = variables()["params"]["table"].copy()
+    table[:] = np.log([1, 1, 10, 58, 30])
+    state = ((SOURCE[0] * np.arange(1, 4)).sum() * 7 + BOS + 3) % M
+    table[(state * 7 + 3 + 3) % M] = -np.inf  # after the token 3, the likeliest
+    dead = {"params": {"table": table}}
+    found = beam_search(MODEL, dead, SOURCE[:1], beam_size=3, max_length=2, length_penalty=0.0)
+    assert as_list(found) == [((2,), pytest.approx(math.log(0.1)))]
+    for search in (greedy, functools.partial(sample, key=jax.random.key(0), top_k=1)):
+        found = search(MODEL, dead, SOURCE[:1], max_length=4)
+        assert as_list(found) == [((3,), -math.inf)]
 
 
 def test_what_is_no_hypothesis_has_no_tokens():

@@ -35,7 +35,7 @@ class Hypotheses:
       tokens: new tokens [B, T] or, of a whole beam, [B, k, T] with the best first; they end with
         EOS unless the limit came first, then PAD.
       scores: log-probabilities of the new tokens, over the length penalty, [B] or [B, k]; NaN
-        where the model's are.
+        where the model's are, −inf where it let nothing follow, every logit being −inf.
       lengths: numbers of new tokens, EOS included.
     """
 
@@ -104,9 +104,11 @@ def limits_of(given: Given, max_length: int, extra_length: int | None) -> jax.Ar
 def log_probs_of(logits: jax.Array) -> jax.Array:
     """log softmax in float32, at most 0 also when rounded, and −inf for what is never emitted.
 
-    Where a logit is NaN, all are.
+    Where a logit is NaN, all are; where all are −inf, nothing may follow, and all stay −inf.
     """
-    log_probs = jnp.minimum(jax.nn.log_softmax(logits.astype(jnp.float32)), 0.0)
+    logits = logits.astype(jnp.float32)
+    nothing = jnp.isneginf(logits.max(-1, keepdims=True))
+    log_probs = jnp.where(nothing, logits, jnp.minimum(jax.nn.log_softmax(logits), 0.0))
     never = jnp.where(jnp.isnan(log_probs[..., :1]), jnp.nan, -jnp.inf)
     return log_probs.at[..., NEVER].set(never)
 
