@@ -68,6 +68,8 @@ def as_given(
         source is None or source.ndim >= 2,
         "source must be tokens [B, S]; got one axis (give one sentence as source[None])",
     )
+    if source is not None:
+        tok.require_padding_at_end("source", source)
     as_size("max_length", max_length)
     if extra_length is not None:
         as_size("extra_length", extra_length)
@@ -83,6 +85,11 @@ def as_given(
         prompt.ndim == 2 and (prompt.size == 0 or jnp.issubdtype(prompt.dtype, jnp.integer)),
         f"prompt must be tokens [B, P], integers; got {prompt.dtype} {list(prompt.shape)} (give one"
         " prompt as prompt[None])",
+    )
+    require(
+        isinstance(prompt, jax.core.Tracer) or bool((prompt != tok.PAD).all()),
+        f"prompts of a call are of one length, without padding; got the id {tok.PAD} in one (search"
+        " once for the prompts of each length)",
     )
     prompt = prompt.astype(jnp.int32)
     rows = prompt.shape[0] if source is None else source.shape[0]
