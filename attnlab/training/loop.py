@@ -21,6 +21,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import (
+    METRICS,
     Meter,
     MetricsFile,
     Progress,
@@ -245,7 +246,14 @@ def train(
             data.set_state(kept.data)
             kept = None  # whose arrays would stay beside those of the training
             say(f"going on after step {start}")
-        losses = {at: x[objective.headline] for at, x in _validations(folder, start).items()}
+        found = _validations(folder, start)
+        losses = {at: x[objective.headline] for at, x in found.items() if objective.headline in x}
+        lost = [at for at in range(1, start + 1) if settings.validates(at) and at not in losses]
+        if lost:
+            say(
+                f"{folder / METRICS}: rows until step {lost[-1]} are gone, {len(lost)} validations"
+                " among them: the curve, its rates and a plateau are judged without them"
+            )
         curve = MetricsFile(folder, after_step=start) if writes else None
         progress = Progress(settings.steps, start, meter, objective.shown)
 
@@ -328,10 +336,13 @@ def train(
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
             try:
-                variables, validation = restored(best), _validations(folder, best).get(best, {})
+                variables = restored(best)
             except Invalid as error:
                 remedy = "delete its folder, and the best of the others is taken"
                 raise Invalid(f"{error}; {remedy}") from error
+            validation = _validations(folder, best).get(best, {})
+            if best in lost:
+                validation = validated(parallel.place(variables))
         else:
             best = step
             if missing := [

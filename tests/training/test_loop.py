@@ -36,6 +36,7 @@ def run(
     mesh=None,
     configuration=None,
     task=None,
+    say=lambda line: None,
     **settings,
 ):
     folder.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ def run(
         parallel=parallel_over(parallel, jax.devices()[:devices], mesh),
         folder=folder,
         on_row=on_row,
-        say=lambda line: None,
+        say=say,
     )
 
 
@@ -202,6 +203,20 @@ def test_a_run_goes_on_after_a_checkpoint_even_if_later_rows_were_written(tmp_pa
     (tmp_path / METRICS).write_text("".join(json.dumps(row) + "\n" for row in kept))
     run(tmp_path)
     assert [r["step"] for r in curve(tmp_path)] == [3, 6, 6, 9, 12, 12]
+
+
+def test_a_curve_that_is_gone_is_said_and_the_best_validated_again(tmp_path, whole_run):
+    folder, whole = whole_run
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / METRICS).write_text('{"kind": "validation", "step": 6, "nll": 9.0}\n')
+    said = []
+    again = run(tmp_path / "copy", say=said.append)
+    assert again.validation == pytest.approx(whole.validation, rel=1e-5)
+    assert [line for line in said if "rows until step 12 are gone, 1 validations" in line]
+    for line in ("{}", "[]", "{"):
+        (tmp_path / "copy" / METRICS).write_text(f"\n{line}\n")
+        with pytest.raises(Invalid, match="metrics.jsonl, line 2: not a row of a curve; delete"):
+            run(tmp_path / "copy")
 
 
 def test_the_end_is_not_run_twice(whole_run):
