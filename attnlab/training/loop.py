@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require
 from attnlab.runs.errors import Invalid
 from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
@@ -97,8 +97,7 @@ class LoopSettings:
     def __post_init__(self):
         counts = ("steps", "log_every", "validate_every", "checkpoint_every", "accumulate")
         for name in (*counts, *(["average"] if self.average is not None else [])):
-            got = getattr(self, name)
-            require(got >= 1, f"{name} must be at least 1; got {got}")
+            as_size(name, getattr(self, name))
         made = len(self.averaged)
         require(
             made == (self.average or 0),

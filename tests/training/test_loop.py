@@ -318,10 +318,12 @@ def test_the_folder_of_another_training_is_refused(whole_run):
 
 
 def test_settings_count_from_one():
-    with pytest.raises(ValueError, match="log_every must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="log_every must be an int ≥ 1; got 0"):
         LoopSettings(steps=3, log_every=0)
-    with pytest.raises(ValueError, match="average must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="average must be an int ≥ 1; got 0"):
         LoopSettings(steps=3, average=0)
+    with pytest.raises(ValueError, match="steps must be an int ≥ 1; got 2.5"):
+        LoopSettings(steps=2.5)  # would never come to its last step
     with pytest.raises(ValueError, match="at most the number of checkpoints, 4; got 5"):
         LoopSettings(steps=12, validate_every=6, checkpoint_every=4, average=5)
     found = LoopSettings(steps=12, validate_every=6, checkpoint_every=5, average=3)
