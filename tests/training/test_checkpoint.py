@@ -206,7 +206,9 @@ def test_a_file_that_the_disk_does_not_give_now_puts_nothing_aside(tmp_path, mon
 def test_where_no_checkpoint_can_be_read_nothing_is_deleted(tmp_path):
     three_checkpoints(tmp_path / "c", [2, 3])
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
-        message = r"c/3: .* cannot be read \(KeyError\), nor any before it; delete .*/c to begin anew"
+        message = (
+            r"c/3: .* cannot be read \(KeyError\), nor any before it; delete .*/c to begin anew"
+        )
         with pytest.raises(Invalid, match=message):
             checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
         assert checkpoints.steps == [2, 3]

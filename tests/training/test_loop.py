@@ -12,7 +12,7 @@ from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.runs.errors import Invalid
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.curve import METRICS, Diverged, read_metrics
+from attnlab.training.curve import METRICS, Diverged, is_plateau, read_metrics
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.objective import TokenCrossEntropy
@@ -137,6 +137,13 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
     # Under pmap dropout is another, so the last steps differ; the parameters hardly.
     for a, b in zip(jax.tree.leaves(second.params), jax.tree.leaves(whole.params), strict=True):
         np.testing.assert_allclose(a, b, atol=0.1)
+
+
+def test_a_plateau_is_judged_by_the_best_loss():
+    """A last validation that is worse by chance hides no fall, and a jump back is none."""
+    falls = {100 * i: 2.0 - 0.1 * i for i in range(1, 11)}
+    assert not is_plateau(falls | {1000: 1.3}, fall=0.05)
+    assert is_plateau(dict.fromkeys(falls, 1.0) | {700: 9.0, 800: 9.0}, fall=0.05)
 
 
 def test_a_plateau_ends_a_training_also_one_that_goes_on(tmp_path):
