@@ -35,7 +35,7 @@ _NAMES = tuple(_OPERATORS)
 VOCABULARY = (*_DIGITS, *_NAMES, "]")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class ListOps:
     """Examples {"text", "label"}: "[MAX 2 9 [MIN 4 7 ] 0 ]" and 9.
 

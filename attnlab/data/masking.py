@@ -42,7 +42,7 @@ def joined(a: np.ndarray, b: np.ndarray | None = None) -> tuple[np.ndarray, np.n
     return np.concatenate(parts), np.concatenate(types)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class Masking:
     """What becomes of a token that is to be predicted.
 

@@ -85,7 +85,7 @@ class Reversal(SymbolTask):
         return {"source": numbers(word), "target": numbers(word[::-1])}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True)
 class KeyMatching:
     """Examples {"first", "second", "label"}: random letters with a marked key each; 1 = the same.
 

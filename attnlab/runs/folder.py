@@ -211,10 +211,6 @@ class Folder:
             return {}
         return read_rows(self.path / ROWS, self.name, f"{self.given}: ")
 
-    def no_row(self, number: int) -> Invalid:
-        """The error of a line that is no row of this experiment."""
-        return no_row(self.path / ROWS, number, self.name)
-
     def note(self, errors: str) -> None:
         """Adds what a failure had to say to errors.log; nothing where it had nothing."""
         if errors.strip():

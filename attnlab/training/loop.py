@@ -245,9 +245,12 @@ def train(
             data.set_state(kept.data)
             kept = None  # whose arrays would stay beside those of the training
             say(f"going on after step {start}")
-        found = _validations(folder, start)
-        losses = {at: x[objective.headline] for at, x in found.items() if objective.headline in x}
-        lost = [at for at in range(1, start + 1) if settings.validates(at) and at not in losses]
+        found = {
+            row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
+            for row in read_metrics(folder)
+            if row["kind"] == "validation" and row["step"] <= start and objective.headline in row
+        }
+        lost = [at for at in range(1, start + 1) if settings.validates(at) and at not in found]
         if lost:
             say(
                 f"{folder / METRICS}: rows until step {lost[-1]} are gone, {len(lost)} validations"
@@ -298,7 +301,10 @@ def train(
 
         def ended() -> bool:
             """Whether the training has come to its plateau."""
-            return settings.plateau is not None and is_plateau(losses, settings.plateau)
+            if settings.plateau is None:
+                return False
+            losses = {at: means[objective.headline] for at, means in found.items()}
+            return is_plateau(losses, settings.plateau)
 
         step, pending = start, None
         stops = False
@@ -323,8 +329,8 @@ def train(
                 say(progress.line(step, row))
             headline = None
             if validates:
-                means = validated(state.variables)
-                headline = losses[step] = means[objective.headline]
+                means = found[step] = validated(state.variables)
+                headline = means[objective.headline]
                 add_row("validation", step, means)
                 say(progress.validation_line(step, means))
             if saves:
@@ -339,7 +345,7 @@ def train(
             except Invalid as error:
                 remedy = "delete its folder, and the best of the others is taken"
                 raise Invalid(f"{error}; {remedy}") from error
-            validation = _validations(folder, best).get(best, {})
+            validation = found.get(best, {})
             if best in lost:
                 validation = validated(parallel.place(variables))
         else:
@@ -366,15 +372,6 @@ def train(
         step if ended() else None,
         validation,
     )
-
-
-def _validations(folder: Path, last: int) -> dict[int, dict[str, float]]:
-    """What the validations found, by their steps until the last, as the curve has it."""
-    return {
-        row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
-        for row in read_metrics(folder)
-        if row["kind"] == "validation" and row["step"] <= last
-    }
 
 
 def _mean(trees: Iterable[Any]) -> Any:

@@ -120,8 +120,7 @@ class TokenCrossEntropy:
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens, as much as they count, and sentences that are predicted."""
-        target = predicted(batch)
-        tokens = jnp.where(target != PAD, _as_weights(batch.get("weights", 1), target), 0)
+        tokens = jnp.where(predicted(batch) != PAD, _weights(batch), 0)
         return {"tokens": tokens.sum(), "sentences": num_sentences(batch)}
 
     def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
@@ -130,7 +129,7 @@ class TokenCrossEntropy:
             outputs,
             predicted(batch),
             label_smoothing=self.label_smoothing,
-            weights=batch.get("weights", 1),
+            weights=_weights(batch),
         )
 
     def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
@@ -172,10 +171,8 @@ class BitsPerByte(TokenCrossEntropy):
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens and bytes that are predicted, as much as they count, and sentences."""
-        target = predicted(batch)
-        of_token = rows_of(jnp.asarray(self.bytes_of, jnp.float32), target)
-        weights = _as_weights(batch.get("weights", 1), target)
-        return super().counts(batch) | {"bytes": (of_token * weights).sum()}
+        of_token = rows_of(jnp.asarray(self.bytes_of, jnp.float32), predicted(batch))
+        return super().counts(batch) | {"bytes": (of_token * _weights(batch)).sum()}
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """As `TokenCrossEntropy`, and bits per byte."""
@@ -274,6 +271,10 @@ def _as_weights(weights: ArrayLike, targets: jax.Array) -> jax.Array:
         " are weights[:, None])",
     )
     return jnp.broadcast_to(weights, targets.shape)
+
+
+def _weights(batch: Batch) -> jax.Array:
+    return _as_weights(batch.get("weights", 1), predicted(batch))
 
 
 def _in_blocks(

@@ -78,9 +78,7 @@ def _listops(settings: Settings) -> Examples:
         return _encoded([_row(listops.encode(example["text"]), settings)], example["label"])
 
     return Examples(
-        _drawn(
-            lambda **of: ListOps(min_length=settings.min_length, max_length=most, **of), settings
-        ),
+        _drawn(lambda **of: ListOps(settings.min_length, most, **of), settings),
         encode,
         NUM_SPECIAL + len(listops.VOCABULARY),
         listops.CLASSES,
@@ -96,7 +94,7 @@ def _retrieval(settings: Settings) -> Examples:
         return _encoded(sides, example["label"])
 
     return Examples(
-        _drawn(lambda **of: KeyMatching(length=most, **of), settings),
+        _drawn(lambda **of: KeyMatching(most, **of), settings),
         encode,
         Bytes().vocab_size,
         2,

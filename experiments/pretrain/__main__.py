@@ -208,8 +208,7 @@ class Pretrain(Study[Settings, Corpus]):
 
 
 def _masking(cell: Cell) -> Masking:
-    mask, same, random = cell["masking"].split("/")
-    return Masking(mask=int(mask), same=int(same), random=int(random))
+    return Masking(*map(int, cell["masking"].split("/")))
 
 
 def main(argv: list[str]) -> int:

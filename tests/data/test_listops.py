@@ -96,7 +96,6 @@ def test_ids_are_behind_the_special_ones():
 
 @pytest.mark.parametrize("sizes", [(3, 9), (9, 8), (900, 999)])
 def test_lengths_that_cannot_be_are_refused(sizes):
-    least, most = sizes
-    depth = 3 if least == 900 else 10
+    depth = 3 if sizes[0] == 900 else 10
     with pytest.raises(ValueError, match="ListOps needs 4 ≤ min_length ≤ max_length, .* got"):
-        ListOps(min_length=least, max_length=most, max_depth=depth)
+        ListOps(*sizes, max_depth=depth)

@@ -66,13 +66,11 @@ def test_shares_are_the_papers():
     # Of rows this short, 15 % in whole tokens is up to 3 of 17.
     wanted = {"predicted": 0.16, "mask": 0.8, "same": 0.1, "random": 0.1, "next": 0.5}
     assert found == {name: pytest.approx(x, abs=0.02) for name, x in wanted.items()}
-    other = MaskedPairs(
-        documents(), WORDS, max_length=41, masking=Masking(mask=0, same=20, random=80)
-    )
+    other = MaskedPairs(documents(), WORDS, max_length=41, masking=Masking(0, 20, 80))
     found = statistics(fixed_batches(other, batch_size=4), WORDS)
     assert found["mask"] < 0.1 and found["random"] > 0.6
     with pytest.raises(ValueError, match=r"make 100; got \(80, 10, 20\)"):
-        Masking(mask=80, same=10, random=20)
+        Masking(80, 10, 20)
 
 
 def test_each_epoch_has_other_masks_and_a_resumed_run_the_same():
@@ -171,9 +169,7 @@ def test_a_line_without_tokens_is_refused():
 
 
 def test_a_random_word_is_any_id_but_padding():
-    source = MaskedPairs(
-        documents((2, 2), 3), 16, 12, Masking(mask=0, same=0, random=100, share=1.0)
-    )
+    source = MaskedPairs(documents((2, 2), 3), 16, 12, Masking(0, 0, 100, share=1.0))
     rows = [source.draw(i % 2, np.random.default_rng(i)) for i in range(60)]
     drawn = [row["tokens"][row["masked"][row["target"] != PAD]] for row in rows]
     assert set(np.concatenate(drawn).tolist()) == set(range(PAD + 1, 16 + 1))  # 16 is [MASK]

@@ -67,12 +67,8 @@ def test_pairs_match_if_their_keys_do():
         assert (keys[0] == keys[1]) == example["label"]
         labels.append(example["label"])
     assert 25 < sum(labels) < 55
-    assert (
-        pairs[3]
-        == KeyMatching(length=23, key_length=2, num_letters=3)[3]
-        != KeyMatching(length=23, key_length=2, num_letters=3, seed=1)[3]
-    )
+    assert pairs[3] == KeyMatching(23, 2, 3)[3] != KeyMatching(23, 2, 3, seed=1)[3]
     with pytest.raises(ValueError, match="1 ≤ key_length < length and 2 to 26 letters; got 5, 5"):
-        KeyMatching(length=5, key_length=5)
+        KeyMatching(5, 5)
     with pytest.raises(IndexError, match="example 80 of 80"):
         pairs[80]

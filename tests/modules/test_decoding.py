@@ -305,42 +305,33 @@ def test_errors_of_encoder_decoder_attention():
         init(lsh, x, x, decode=True)
 
 
-class Twice(nn.Module):
-    """One module for two layers (ALBERT), or for one query and two sources."""
+class Shared(nn.Module):
+    """One module for two layers (ALBERT) or two sources; `scanned` as the refusal tells to."""
+
+    scanned: bool = False
 
     @nn.compact
-    def __call__(self, x, sources=(None, None), decode=False):
+    def __call__(self, x, sources=(None, None), *, decode=False, mask=None):
         module = mha(name="shared")
+        if self.scanned:
+            layer = nn.remat(lambda module, x: (module(x, decode=decode, mask=mask), None))
+            options = {"variable_axes": {"cache": 0}, "split_rngs": {"params": False}, "length": 2}
+            return nn.scan(layer, variable_broadcast="params", **options)(module, x)[0]
         for source in sources:
-            x = module(x, source, decode=decode)
+            x = module(x, source, decode=decode, mask=mask)
         return x
-
-
-class Scanned(nn.Module):
-    """What the refusal of it tells to do."""
-
-    @nn.compact
-    def __call__(self, x, *, decode=False, mask=None):
-        def layer(module, x):
-            return module(x, decode=decode, mask=mask), None
-
-        options = {"variable_axes": {"cache": 0}, "split_rngs": {"params": False}, "length": 2}
-        layers = nn.scan(nn.remat(layer), variable_broadcast="params", **options)
-        return layers(mha(), x)[0]
 
 
 def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
     """The second layer would go on behind the first one's tokens, and read the first's source."""
-    x, source = sequence(), sequence(seed=1)
+    x, source, scanned = sequence(), sequence(seed=1), Shared(scanned=True)
     with pytest.raises(ValueError, match="keeps one cache.* second call of shared .*nn.scan with"):
-        init(Twice(), x, decode=True)
-    variables, mutable = init(Twice(), x), ["cache", "static"]
+        init(Shared(), x, decode=True)
+    variables, mutable = init(Shared(), x), ["cache", "static"]
     with pytest.raises(ValueError, match="one source; got a second call of shared"):
-        apply(Twice(), variables, x, (x, source), decode=True, mutable=mutable)
-
-    variables = init(Scanned(), x, decode=True)
-    true = apply(Scanned(), {"params": variables["params"]}, x, mask=masks.Causal())
-    [(got, _)] = decode(Scanned(), variables, x, (6, 5))
+        apply(Shared(), variables, x, (x, source), decode=True, mutable=mutable)
+    true = apply(Shared(), variables, x, mask=masks.Causal())
+    [(got, _)] = decode(scanned, init(scanned, x, decode=True), x, (6, 5))
     np.testing.assert_allclose(got, true, **EXACT)
 
 

@@ -68,7 +68,7 @@ def as_given(
         source is None or source.ndim >= 2,
         "source must be tokens [B, S]; got one axis (give one sentence as source[None])",
     )
-    if source is not None:
+    if source is not None and jnp.issubdtype(source.dtype, jnp.integer):
         tok.require_padding_at_end("source", source)
     as_size("max_length", max_length)
     if extra_length is not None:
