@@ -7,6 +7,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import HeadLayout
@@ -16,11 +17,11 @@ from attnlab.ops.routes import StatefulRoute
 
 __all__ = [
     "append_to_cache",
-    "cache_index",
     "cut_to_queries",
     "decode_with_state",
     "keep_static",
     "require_cache",
+    "tokens_before",
 ]
 
 
@@ -36,8 +37,8 @@ def require_cache(module: nn.Module) -> None:
     )
 
 
-def cache_index(module: nn.Module) -> nn.Variable:
-    """How many tokens are in the cache.
+def tokens_before(module: nn.Module, count: int) -> jax.Array:
+    """How many tokens are in the cache, to which the call adds `count`.
 
     A module has one cache: called twice for each token, as a shared layer is, it would go on in
     one call where the other ended. `init` shows that, where no call goes on after another.
@@ -49,7 +50,11 @@ def cache_index(module: nn.Module) -> nn.Variable:
     _require_first(
         module, not (module.is_initializing() and module.has_variable("cache", "cache_index"))
     )
-    return module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+    index = module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+    before = index.value
+    if not module.is_initializing():
+        index.value += count
+    return before
 
 
 def _require_first(module: nn.Module, is_first: bool) -> None:
@@ -63,14 +68,14 @@ def _require_first(module: nn.Module, is_first: bool) -> None:
 
 
 def append_to_cache(
-    module: nn.Module, index: nn.Variable, k: jax.Array, v: jax.Array
+    module: nn.Module, before: ArrayLike, k: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes T new keys and values behind the `index` cached ones; returns all of them.
+    """Writes T new keys and values behind the cached ones; returns all of them.
 
     Args:
       module: module that keeps keys and values as variables; while it is initialized, their length
         becomes the length of the cache.
-      index: number of tokens in the cache, which grows by T.
+      before: number of tokens in the cache before them.
       k: new keys [*B, T, K, H].
       v: new values [*B, T, K, D].
 
@@ -99,9 +104,8 @@ def append_to_cache(
             f" {new.shape} (init with decode=True for this batch and module)",
         )
         cached.value = jax.lax.dynamic_update_slice_in_dim(
-            cached.value, new.astype(cached.value.dtype), index.value, new.ndim - 3
+            cached.value, new.astype(cached.value.dtype), before, new.ndim - 3
         )
-    index.value += k.shape[-3]
     return cached_k.value, cached_v.value
 
 
