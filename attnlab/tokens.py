@@ -4,11 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attnlab.checks import as_array, require
 
 __all__ = [
-    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "rows_of", "shift_right",
+    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "require_padding_at_end",
+    "row_numbers", "rows_of", "shift_right",
 ]  # fmt: skip
 
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
@@ -19,7 +21,7 @@ def as_tokens(name: str, tokens: Any) -> jax.Array:
     """Token ids [B, T], of one token at least.
 
     Raises:
-      ValueError: they are other than that.
+      ValueError: they are other than that, or known and not padded at the end alone.
     """
     ids = as_array(name, tokens)
     require(
@@ -27,11 +29,30 @@ def as_tokens(name: str, tokens: Any) -> jax.Array:
         f"{name} must be token ids, integers [B, T] with T ≥ 1; got {ids.dtype} {ids.shape} (give"
         f" one sequence as {name}[None])",
     )
+    require_padding_at_end(name, ids)
     return ids
 
 
+def require_padding_at_end(name: str, ids: jax.Array) -> None:
+    """Refuses known ids with padding before a token: masks and positions would not see it."""
+    if isinstance(ids, jax.core.Tracer):
+        return
+    real = np.asarray(ids) != PAD
+    wrong = (real[..., 1:] & ~real[..., :-1]).any(-1)
+    require(
+        not wrong.any(),
+        f"{name} must be padded at the end: no id {PAD} stands before a token; got {wrong.sum()} of"
+        f" {wrong.size} rows where one does (move the padding behind the tokens)",
+    )
+
+
 def lengths(tokens: jax.Array) -> jax.Array:
-    """How many tokens of each row [*B, T] are there before the padding at its end; [*B] int32."""
+    """How many tokens of each row [*B, T] are there before the padding at its end; [*B] int32.
+
+    Raises:
+      ValueError: known tokens that are not padded at the end alone.
+    """
+    require_padding_at_end("tokens", tokens)
     return (tokens != PAD).sum(-1, dtype=jnp.int32)
 
 
@@ -41,12 +62,21 @@ def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
     Raises:
       ValueError: ids are not integers.
     """
+    return jnp.take(table, row_numbers(ids, len(table)), axis=0, mode="fill")
+
+
+def row_numbers(ids: jax.Array, count: int) -> jax.Array:
+    """The ids as numbers of `count` rows; `count` or more where there is none, never negative.
+
+    Raises:
+      ValueError: ids are not integers.
+    """
     ids = as_array("ids", ids)
     require(
         jnp.issubdtype(ids.dtype, jnp.integer), f"ids must be integers; got {ids.dtype} (cast them)"
     )
     ids = ids.astype(int)  # a smaller type may not hold the number of rows
-    return jnp.take(table, jnp.where(ids < 0, len(table), ids), axis=0, mode="fill")
+    return jnp.where(ids < 0, count, ids)
 
 
 def shift_right(tokens: jax.Array, segments: jax.Array | None = None) -> jax.Array:

@@ -31,7 +31,7 @@ def pattern(name, *, causal=False, **options):
         ("exact", routes.AllPairs(), None),
         ("exact:dense", routes.AllPairs("dense"), None),
         ("alibi", routes.AllPairs(), None),
-        ("shared", routes.LSH(1, 1, 11), None),
+        ("shared", routes.LSH(1, num_buckets=1, chunk_size=11), None),
         ("window-2", routes.Window(2, 2), routes.Window(2, 0)),
         ("lsh-3", dataclasses.replace(LSH, num_hashes=3), None),
         ("lsh-3:pallas", dataclasses.replace(LSH, num_hashes=3, implementation="pallas"), None),

@@ -157,7 +157,7 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
 @pytest.mark.parametrize("spec", daily([P("data"), P(None, None, "data")]), ids=["batch", "heads"])
 def test_decoding_by_hash_on_explicit_axes(spec):
     """A prompt and a token, from a cache that is split as the queries are."""
-    route = routes.LSH(2, 2, chunk_size=4, centering="running")
+    route = routes.LSH(2, num_buckets=2, chunk_size=4, centering="running")
     step = jax.jit(lambda k, v, state, q, at: route.decode(Dot(), q, k, v, state, q_offset=at))
 
     def decode(place):
@@ -178,7 +178,7 @@ def test_decoding_by_hash_on_explicit_axes(spec):
 @pytest.mark.parametrize("what", ["attend", "decode"])
 def test_hashing_in_a_shard_map_over_a_part_of_the_mesh(what):
     """`jnp.searchsorted` fails there."""
-    route = routes.LSH(2, 2, chunk_size=4, shared_qk=what == "decode")
+    route = routes.LSH(2, num_buckets=2, chunk_size=4, shared_qk=what == "decode")
 
     def attend(q, k, v):
         if what == "attend":

@@ -67,9 +67,10 @@ FUNCTIONS = {
         dropout_rate=0.5, dropout_key=KEY, hash_key=KEY,
     ),
     "lsh_shared_rotations": lambda q, k, v, w, n: routes.LSH(
-        2, 4, 4, shared_rotations=True, implementation="dense", centering="running"
+        2, num_buckets=4, chunk_size=4, shared_rotations=True, implementation="dense",
+        centering="running",
     )(scores.Dot(), q, q, v[:, :, :2], mask=masks.Padding(n)),
-    "lsh_cross": lambda q, k, v, w, n: routes.LSH(2, 4, 4, shared_qk=False)(
+    "lsh_cross": lambda q, k, v, w, n: routes.LSH(2, num_buckets=4, chunk_size=4, shared_qk=False)(
         scores.Dot(), q, k[:, :, :2], v[:, :, :2], mask=masks.Padding(n), hash_key=KEY
     ),
     "kernel": lambda q, k, v, w, n: attnlab.attention(
@@ -115,15 +116,15 @@ RINGS = {
         scores.Cosine(w[:1, 0]), q[:, :, :1], k[:, :, :1], v[:, :, :1]
     ),
     # Hash rounds are shared; some tokens see only themselves.
-    "lsh": lambda q, k, v, w, n: routes.LSH(2, 8, 4)(
+    "lsh": lambda q, k, v, w, n: routes.LSH(2, num_buckets=8, chunk_size=4)(
         scores.Dot(), q[:, :, :1], q[:, :, :1], v[:, :, :1],
         mask=masks.Causal() & masks.Padding(n, n), dropout_rate=0.5, dropout_key=KEY,
     ),
-    "lsh_three_rounds": lambda q, k, v, w, n: routes.LSH(3, 8, 4)(
+    "lsh_three_rounds": lambda q, k, v, w, n: routes.LSH(3, num_buckets=8, chunk_size=4)(
         scores.Dot(), q[:, :, :1], q[:, :, :1], v[:, :, :1]
     ),
     "lsh_trax": lambda q, k, v, w, n: routes.LSH(
-        4, 4, 3, options=attnlab.ops.lsh.TRAX, shared_rotations=True
+        4, num_buckets=4, chunk_size=3, options=attnlab.ops.lsh.TRAX, shared_rotations=True
     )(
         scores.Dot(), q[:, :, :3], q[:, :, :3], v[:, :, :1],
         mask=masks.Segments(jnp.arange(LENGTH) // 5),
@@ -199,7 +200,7 @@ def gathered(hlo: str) -> list[str]:
 
 @pytest.mark.parametrize("divides", daily(["batch", "heads"], "heads"))
 def test_decoding_by_hash_divides_the_cache(divides):
-    mesh, route = mesh_of_two(), routes.LSH(2, 4, chunk_size=4)
+    mesh, route = mesh_of_two(), routes.LSH(2, num_buckets=4, chunk_size=4)
     state = route.empty_state(jnp.asarray(K))
     step = jax.jit(lambda k, v, state, q: route.decode(scores.Dot(), q, k, v, state, q_offset=3))
     expected, _ = step(K, V, state, K[:, 3:4])

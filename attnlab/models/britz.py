@@ -20,6 +20,7 @@ begins with zeros. That reproduces the printed number of parameters of every var
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -95,6 +96,7 @@ class Britz(Seq2Seq):
 
     source_vocab_size: int
     target_vocab_size: int
+    _: dataclasses.KW_ONLY
     embed_features: int = 512
     hidden_features: int = 512
     attention: str = "mul"

@@ -19,6 +19,7 @@ Without a score there is no attention, and h̃_t = h_t: the baseline of the pape
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -88,6 +89,7 @@ class Luong(Seq2Seq):
 
     source_vocab_size: int
     target_vocab_size: int
+    _: dataclasses.KW_ONLY
     embed_features: int = 1000
     hidden_features: int = 1000
     num_layers: int = 4

@@ -10,6 +10,7 @@ No query depends on a context, so that attention is one call for all target posi
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -51,6 +52,7 @@ class NMTAttn(Seq2Seq):
 
     source_vocab_size: int = 33300
     target_vocab_size: int = 33300
+    _: dataclasses.KW_ONLY
     features: int = 1024
     num_heads: int = 4
     num_encoder_layers: int = 2

@@ -17,6 +17,7 @@ multiplied once with all annotations and not once a step with a context.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -55,6 +56,7 @@ class _Bahdanau(Seq2Seq):
 
     source_vocab_size: int
     target_vocab_size: int
+    _: dataclasses.KW_ONLY
     embed_features: int = 620
     hidden_features: int = 1000
     maxout_features: int = 500
@@ -112,7 +114,7 @@ class _Bahdanau(Seq2Seq):
         return self.logits(self.dropout(hidden, deterministic=deterministic))
 
 
-class RNNSearch(_Bahdanau):
+class RNNSearch(_Bahdanau, kw_only=True):
     """The encoder–decoder that searches the source while it translates: Bahdanau et al. 2014, §3.
 
     The output layer reads s_{i−1}, as §A.2.2 prints and the authors' code does, although Eq. 4 has

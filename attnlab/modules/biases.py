@@ -32,7 +32,7 @@ class AlibiBias(nn.Module):
         return biases.alibi(num_heads, num_queries, num_keys)
 
 
-class RelativePositionBias(nn.Module):
+class RelativePositionBias(nn.Module, kw_only=True):
     """One learned number for each head and bucket of distances: Raffel et al. 2020, §2.1 (T5).
 
     Distances share buckets as `biases.buckets_of_distances` says. T5 shares one table among all

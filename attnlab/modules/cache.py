@@ -7,6 +7,7 @@ from collections.abc import Callable
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.axes import HeadLayout
@@ -16,11 +17,11 @@ from attnlab.ops.routes import StatefulRoute
 
 __all__ = [
     "append_to_cache",
-    "cache_index",
     "cut_to_queries",
     "decode_with_state",
     "keep_static",
     "require_cache",
+    "tokens_before",
 ]
 
 
@@ -36,21 +37,45 @@ def require_cache(module: nn.Module) -> None:
     )
 
 
-def cache_index(module: nn.Module) -> nn.Variable:
-    """How many tokens are in the cache; a ValueError where the call may not write it."""
+def tokens_before(module: nn.Module, count: int) -> jax.Array:
+    """How many tokens are in the cache, to which the call adds `count`.
+
+    A module has one cache: called twice for each token, as a shared layer is, it would go on in
+    one call where the other ended. `init` shows that, where no call goes on after another.
+
+    Raises:
+      ValueError: the call may not write the cache; or another call of the same `init` made it.
+    """
     require_cache(module)
-    return module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+    _require_first(
+        module, not (module.is_initializing() and module.has_variable("cache", "cache_index"))
+    )
+    index = module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
+    before = index.value
+    if not module.is_initializing():
+        index.value += count
+    return before
+
+
+def _require_first(module: nn.Module, is_first: bool) -> None:
+    name = type(module).__name__
+    require(
+        is_first,
+        f"{name} keeps one cache and one source; got a second call of {'/'.join(module.path)} where"
+        f" they are made (make a {name} for each call; layers share parameters, not caches, by"
+        ' nn.scan with variable_broadcast="params", variable_axes={"cache": 0, "static": 0})',
+    )
 
 
 def append_to_cache(
-    module: nn.Module, index: nn.Variable, k: jax.Array, v: jax.Array
+    module: nn.Module, before: ArrayLike, k: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes T new keys and values behind the `index` cached ones; returns all of them.
+    """Writes T new keys and values behind the cached ones; returns all of them.
 
     Args:
       module: module that keeps keys and values as variables; while it is initialized, their length
         becomes the length of the cache.
-      index: number of tokens in the cache, which grows by T.
+      before: number of tokens in the cache before them.
       k: new keys [*B, T, K, H].
       v: new values [*B, T, K, D].
 
@@ -79,9 +104,8 @@ def append_to_cache(
             f" {new.shape} (init with decode=True for this batch and module)",
         )
         cached.value = jax.lax.dynamic_update_slice_in_dim(
-            cached.value, new.astype(cached.value.dtype), index.value, new.ndim - 3
+            cached.value, new.astype(cached.value.dtype), before, new.ndim - 3
         )
-    index.value += k.shape[-3]
     return cached_k.value, cached_v.value
 
 
@@ -91,10 +115,14 @@ def keep_static(
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
     While the module is initialized nothing is kept: what it is given then is not the source of
-    later calls.
+    later calls. A second call of this module by the one that has it, where the first made them, is
+    refused: it may have another source.
     """
     if module.is_initializing():
         return make()
+    assert module.scope is not None
+    caller, mark = module.scope.parent, f"{module.name} made"
+    _require_first(module, caller is None or not caller.name_reserved(mark, "static"))
     if not module.has_variable("static", "key"):
         require(
             module.is_mutable_collection("static"),
@@ -104,6 +132,8 @@ def keep_static(
         k, v = make()
         module.put_variable("static", "key", k)
         module.put_variable("static", "value", v)
+        if caller is not None:
+            caller.reserve(mark, "static")
     return module.get_variable("static", "key"), module.get_variable("static", "value")
 
 

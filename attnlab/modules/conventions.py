@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab.biases import Bias
-from attnlab.checks import as_array, as_rate, as_size, require, require_instance
+from attnlab.checks import as_array, as_rate, require, require_instance, require_sizes
 from attnlab.masks import Mask
 from attnlab.scores import Score
 
@@ -85,11 +85,7 @@ class CallOptions(TypedDict, total=False):
 
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Checks the module's sizes, fills in key and value, brings all three to the module's dtype."""
-    for name in _SIZES:
-        size = getattr(module, name, None)
-        default = getattr(type(module), name, ...)  # None: a default, and so allowed
-        if hasattr(module, name) and (size, default) != (None, None):
-            as_size(f"{type(module).__name__}.{name}", size)
+    require_sizes(module, *(name for name in _SIZES if hasattr(module, name)))
     score = getattr(module, "score", None)
     if score is not None:
         fits = isinstance(score, nn.Module | Score)

@@ -24,7 +24,7 @@ from attnlab.scores import Score
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(AttentionModule):
+class LocalAttention(AttentionModule, kw_only=True):
     """Attention to the keys around a center p_t of each query: Luong et al. 2015, §3.2.
 
     Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =

@@ -18,7 +18,7 @@ __all__ = ["LSHSelfAttention"]
 @points_to(
     **{field.name: f"use route=routes.LSH({field.name}=…)" for field in dataclasses.fields(LSH)}
 )
-class LSHSelfAttention(MultiHeadAttention):
+class LSHSelfAttention(MultiHeadAttention, kw_only=True):
     """Reformer's self-attention: shared queries and keys, hashed, sorted, attended in chunks.
 
     `MultiHeadAttention` with other defaults: the route is `routes.LSH`, tokens see earlier ones

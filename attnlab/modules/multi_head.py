@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, Literal, Unpack, overload
 
@@ -17,10 +18,10 @@ from attnlab.biases import Bias, as_bias
 from attnlab.checks import as_int, as_number, points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
-    cache_index,
     cut_to_queries,
     decode_with_state,
     keep_static,
+    tokens_before,
 )
 from attnlab.modules.conventions import (
     AttentionModule,
@@ -65,6 +66,9 @@ class MultiHeadAttention(AttentionModule):
     With `key=` (encoder–decoder attention) the keys do not grow: the first call, applied with
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
     later calls read that, and look at `key` and `value` no more. `init` makes no "static".
+
+    A module has one cache and one source. Layers that share parameters have caches of their own by
+    `nn.scan` with `variable_broadcast="params"` and `variable_axes={"cache": 0, "static": 0}`.
 
     The module is causal where the mask has `masks.Causal()` or the route hides the future, as
     `routes.Window(left, 0)` does, and where it decodes self-attention.
@@ -111,6 +115,7 @@ class MultiHeadAttention(AttentionModule):
     """
 
     num_heads: int
+    _: dataclasses.KW_ONLY
     num_kv_heads: int | None = None
     qkv_features: int | None = None
     value_features: int | None = None
@@ -165,8 +170,7 @@ class MultiHeadAttention(AttentionModule):
         self._require_route(cross=cross, decode=decode)
         mask = self.make_mask(mask)
         query, key, value = as_query_key_value(self, query, key, value)
-        index = cache_index(self) if decode else None
-        q_offset = 0 if index is None else index.value
+        q_offset = tokens_before(self, query.shape[-2]) if decode else 0
         dropout = dropout_options(self, deterministic)
         q, k, v = self._project_heads(query, key, value, cross=cross, keep=cross and decode)
         training = not decode and not deterministic
@@ -175,10 +179,8 @@ class MultiHeadAttention(AttentionModule):
         position = q_offset + (masks.first_position(mask) if uses_positions else 0)
         q = self._turn(q, position)
         k = k if cross else self._turn(k, q_offset)
-        if index is not None and not cross:
-            k, v = append_to_cache(self, index, k, v)
-        elif index is not None and not self.is_initializing():
-            index.value += q.shape[-3]
+        if decode and not cross:
+            k, v = append_to_cache(self, q_offset, k, v)
         if self.position_bias is not None:
             bias = self._bias_of_positions(bias, mask, q, k, decode=decode, cross=cross)
         route = self.make_route(q, k)

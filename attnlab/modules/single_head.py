@@ -28,6 +28,7 @@ collection "choice" is mutable.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, Unpack, overload
 
 import flax.linen as nn
@@ -173,6 +174,7 @@ class AdditiveAttention(SingleHead):
     """
 
     features: int
+    _: dataclasses.KW_ONLY
     normalize: bool = False
 
     @nn.nowrap

@@ -259,6 +259,7 @@ class Chunked(_Within):
     """
 
     size: int
+    _: dataclasses.KW_ONLY
     look_back: int = 1
     implementation: Implementation = None
 

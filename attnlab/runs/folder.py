@@ -13,7 +13,17 @@ from typing import Any, BinaryIO
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["ERRORS", "REPORT", "ROWS", "SETTINGS", "Folder", "fresh_folder", "is_begun"]
+__all__ = [
+    "ERRORS",
+    "REPORT",
+    "ROWS",
+    "SETTINGS",
+    "Folder",
+    "fresh_folder",
+    "is_begun",
+    "no_row",
+    "read_rows",
+]
 
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
 
@@ -199,39 +209,57 @@ class Folder:
         """
         if self._path is None:
             return {}
-        path = self.path / ROWS
-        try:
-            data = path.read_bytes()
-            text = data[: data.rfind(b"\n") + 1].decode()
-        except FileNotFoundError:
-            return {}
-        except OSError as error:
-            raise Invalid(
-                f"{self.given}: {of_system(error)}; give a folder that can be read and written"
-            ) from None
-        except UnicodeDecodeError as error:
-            raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
-        rows = {}
-        for number, line in enumerate(text.split("\n"), 1):
-            if line.strip():
-                try:
-                    rows[number] = json.loads(line)
-                except ValueError:
-                    raise self.no_row(number) from None
-        return rows
-
-    def no_row(self, number: int) -> Invalid:
-        """The error of a line that is no row of this experiment."""
-        return Invalid(
-            f"{self.path / ROWS}, line {number}: not a row of {self.name}; delete that line, and "
-            "what it was of is done again"
-        )
+        return read_rows(self.path / ROWS, self.name, f"{self.given}: ")
 
     def note(self, errors: str) -> None:
         """Adds what a failure had to say to errors.log; nothing where it had nothing."""
         if errors.strip():
             with open(self.path / ERRORS, "a", encoding="utf-8") as file:
                 file.write(errors.rstrip("\n") + "\n")
+
+
+def read_rows(path: Path, of: str, given: str = "") -> dict[int, dict[str, Any]]:
+    """The JSON objects of a file, one a line, by its number; none where there is no file.
+
+    A line that was cut off while it was written is passed over, as an empty one is.
+
+    Args:
+      path: path of the file.
+      of: name of what the rows are of, for an error.
+      given: what an error begins with where the file cannot be read.
+
+    Raises:
+      Invalid: the file cannot be read, or a line is no object; the message has its number.
+    """
+    try:
+        data = path.read_bytes()
+        text = data[: data.rfind(b"\n") + 1].decode()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise Invalid(
+            f"{given}{of_system(error)}; give a folder that can be read and written"
+        ) from None
+    except UnicodeDecodeError as error:
+        raise Invalid(f"{path}: not UTF-8 ({error.reason}); start a new run") from None
+    rows = {}
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            try:
+                rows[number] = json.loads(line)
+            except ValueError:
+                raise no_row(path, number, of) from None
+            if not isinstance(rows[number], dict):
+                raise no_row(path, number, of)
+    return rows
+
+
+def no_row(path: Path, number: int, of: str) -> Invalid:
+    """The error of a line that is no row of what its file is of."""
+    return Invalid(
+        f"{path}, line {number}: not a row of {of}; delete that line, and what it was of is done"
+        " again"
+    )
 
 
 def is_begun(path: Path) -> bool:

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 from attnlab.runs import processes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import structured
-from attnlab.runs.folder import Folder
+from attnlab.runs.folder import ROWS, Folder, no_row
 
 __all__ = ["Kept", "Rows", "Where", "now"]
 
@@ -84,7 +84,7 @@ class Rows(Generic[Key, Row]):
                 entry = _read(values, kinds)
                 self.kept[key(entry.row)] = entry
             except (TypeError, ValueError, KeyError, AttributeError):
-                raise folder.no_row(number) from None
+                raise no_row(folder.path / ROWS, number, folder.name) from None
 
     @property
     def experiment(self) -> str:

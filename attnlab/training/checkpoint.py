@@ -7,6 +7,7 @@ import dataclasses
 import errno
 import functools
 import json
+import logging
 import math
 import os
 import re
@@ -25,6 +26,7 @@ from attnlab.runs.errors import Invalid
 __all__ = ["Checkpoints", "Restored", "difference"]
 
 PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "grain")
+_LOGGER = logging.getLogger("absl")  # orbax's
 _policies = ocp.training.preservation_policies
 
 
@@ -95,11 +97,15 @@ class Checkpoints:
         self._require_same()
 
     def __enter__(self) -> Checkpoints:
+        _LOGGER.addFilter(_is_not_raised)
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._disk_errors():
-            self._orbax.close()
+        try:
+            with self._disk_errors():
+                self._orbax.close()
+        finally:
+            _LOGGER.removeFilter(_is_not_raised)
 
     def _require_same(self) -> None:
         of_each = (self._metadata(step).get("configuration") for step in reversed(self.steps))
@@ -214,7 +220,7 @@ class Checkpoints:
             self._orbax.reload()
             return restored
         for why in damaged.values():
-            raise Invalid(f"{why}, nor any before it; give another folder") from why
+            raise Invalid(f"{why}, nor any before it; delete {self.folder} to begin anew") from why
         return None
 
     def restore(self, abstract: Any, shardings: Any, step: int) -> Restored:
@@ -257,6 +263,11 @@ class Checkpoints:
 
     def _metadata(self, step: int) -> dict[str, Any]:
         return self._orbax.checkpointables_metadata(step).custom_metadata
+
+
+def _is_not_raised(record: logging.LogRecord) -> bool:
+    """False for what orbax logs with its traceback, in each of its threads, and raises as well."""
+    return not (record.exc_info and "orbax" in record.pathname)
 
 
 def _goodness(metrics: dict[str, float]) -> float:

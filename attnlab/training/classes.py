@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.tokens import PAD
-from attnlab.training.objective import Batch, divisor
+from attnlab.training.objective import Batch, divisor, require_shape_of
 
 __all__ = ["ClassCrossEntropy"]
 
@@ -50,8 +50,12 @@ class ClassCrossEntropy:
         Args:
           outputs: logits [*B, C]; −inf = a class that cannot be.
           batch: batch with "label" [*B].
+
+        Raises:
+          ValueError: labels of another shape.
         """
         label = batch["label"]
+        require_shape_of("label", label, outputs)
         logits = outputs.astype(jnp.float32)
         of_label = jnp.take_along_axis(logits, jnp.maximum(label, 0)[..., None], axis=-1)[..., 0]
         loss = jax.nn.logsumexp(logits, axis=-1) - of_label

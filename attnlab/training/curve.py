@@ -21,6 +21,7 @@ import jax
 
 from attnlab.runs import processes, remaining
 from attnlab.runs.errors import Lost
+from attnlab.runs.folder import no_row, read_rows
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.step import StepMetrics, make_validation_step
 
@@ -136,12 +137,16 @@ def means_of(
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The rows of a folder; a last line that was cut off while it was written is left out."""
-    try:
-        lines = (folder / METRICS).read_text(encoding="utf-8").splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines if line.endswith("\n")]
+    """The rows of a folder; a last line that was cut off while it was written is left out.
+
+    Raises:
+      Invalid: the file cannot be read, or a line is no row; the message has its number.
+    """
+    rows = read_rows(folder / METRICS, "a curve")
+    for number, row in rows.items():
+        if not (isinstance(row.get("step"), int) and isinstance(row.get("kind"), str)):
+            raise no_row(folder / METRICS, number, "a curve")
+    return list(rows.values())
 
 
 class MetricsFile:

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.checks import as_size, require
 from attnlab.runs.errors import Invalid
 from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import (
+    METRICS,
     Meter,
     MetricsFile,
     Progress,
@@ -96,8 +97,7 @@ class LoopSettings:
     def __post_init__(self):
         counts = ("steps", "log_every", "validate_every", "checkpoint_every", "accumulate")
         for name in (*counts, *(["average"] if self.average is not None else [])):
-            got = getattr(self, name)
-            require(got >= 1, f"{name} must be at least 1; got {got}")
+            as_size(name, getattr(self, name))
         made = len(self.averaged)
         require(
             made == (self.average or 0),
@@ -245,7 +245,17 @@ def train(
             data.set_state(kept.data)
             kept = None  # whose arrays would stay beside those of the training
             say(f"going on after step {start}")
-        losses = {at: x[objective.headline] for at, x in _validations(folder, start).items()}
+        found = {
+            row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
+            for row in read_metrics(folder)
+            if row["kind"] == "validation" and row["step"] <= start and objective.headline in row
+        }
+        lost = [at for at in range(1, start + 1) if settings.validates(at) and at not in found]
+        if lost:
+            say(
+                f"{folder / METRICS}: rows until step {lost[-1]} are gone, {len(lost)} validations"
+                " among them: the curve, its rates and a plateau are judged without them"
+            )
         curve = MetricsFile(folder, after_step=start) if writes else None
         progress = Progress(settings.steps, start, meter, objective.shown)
 
@@ -291,7 +301,10 @@ def train(
 
         def ended() -> bool:
             """Whether the training has come to its plateau."""
-            return settings.plateau is not None and is_plateau(losses, settings.plateau)
+            if settings.plateau is None:
+                return False
+            losses = {at: means[objective.headline] for at, means in found.items()}
+            return is_plateau(losses, settings.plateau)
 
         step, pending = start, None
         stops = False
@@ -316,8 +329,8 @@ def train(
                 say(progress.line(step, row))
             headline = None
             if validates:
-                means = validated(state.variables)
-                headline = losses[step] = means[objective.headline]
+                means = found[step] = validated(state.variables)
+                headline = means[objective.headline]
                 add_row("validation", step, means)
                 say(progress.validation_line(step, means))
             if saves:
@@ -328,10 +341,13 @@ def train(
             best = checkpoints.best_step
             assert best is not None  # the loop ends with a checkpoint
             try:
-                variables, validation = restored(best), _validations(folder, best).get(best, {})
+                variables = restored(best)
             except Invalid as error:
                 remedy = "delete its folder, and the best of the others is taken"
                 raise Invalid(f"{error}; {remedy}") from error
+            validation = found.get(best, {})
+            if best in lost:
+                validation = validated(parallel.place(variables))
         else:
             best = step
             if missing := [
@@ -356,15 +372,6 @@ def train(
         step if ended() else None,
         validation,
     )
-
-
-def _validations(folder: Path, last: int) -> dict[int, dict[str, float]]:
-    """What the validations found, by their steps until the last, as the curve has it."""
-    return {
-        row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
-        for row in read_metrics(folder)
-        if row["kind"] == "validation" and row["step"] <= last
-    }
 
 
 def _mean(trees: Iterable[Any]) -> Any:

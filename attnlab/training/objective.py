@@ -15,7 +15,7 @@ from jax.typing import ArrayLike
 from attnlab.checks import as_share, require, require_choice
 from attnlab.models.output import DeferredLogits
 from attnlab.split import by_device, current
-from attnlab.tokens import PAD
+from attnlab.tokens import PAD, row_numbers, rows_of
 
 __all__ = [
     "Batch",
@@ -26,6 +26,7 @@ __all__ = [
     "num_sentences",
     "perplexity",
     "predicted",
+    "require_shape_of",
     "token_sums",
 ]
 
@@ -119,8 +120,8 @@ class TokenCrossEntropy:
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens, as much as they count, and sentences that are predicted."""
-        tokens = jnp.where(predicted(batch) != PAD, batch.get("weights", 1), 0)
-        return {"tokens": tokens.sum(dtype=jnp.float32), "sentences": num_sentences(batch)}
+        tokens = jnp.where(predicted(batch) != PAD, _weights(batch), 0)
+        return {"tokens": tokens.sum(), "sentences": num_sentences(batch)}
 
     def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """The sums of `token_sums`."""
@@ -128,7 +129,7 @@ class TokenCrossEntropy:
             outputs,
             predicted(batch),
             label_smoothing=self.label_smoothing,
-            weights=batch.get("weights", 1),
+            weights=_weights(batch),
         )
 
     def loss(self, sums: Mapping[str, jax.Array], shares: Mapping[str, jax.Array]) -> jax.Array:
@@ -160,6 +161,7 @@ class BitsPerByte(TokenCrossEntropy):
 
     Attributes:
       bytes_of: numbers of bytes that the ids stand for, one for each id; 0 for the special ones.
+        Ids without one make the count NaN.
     """
 
     bytes_of: tuple[int, ...] = ()
@@ -169,8 +171,8 @@ class BitsPerByte(TokenCrossEntropy):
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens and bytes that are predicted, as much as they count, and sentences."""
-        of_token = jnp.asarray(self.bytes_of, jnp.float32)[predicted(batch)]
-        return super().counts(batch) | {"bytes": (of_token * batch.get("weights", 1)).sum()}
+        of_token = rows_of(jnp.asarray(self.bytes_of, jnp.float32), predicted(batch))
+        return super().counts(batch) | {"bytes": (of_token * _weights(batch)).sum()}
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
         """As `TokenCrossEntropy`, and bits per byte."""
@@ -184,7 +186,11 @@ def divisor(counts: Mapping[str, float], name: str) -> float:
     Raises:
       ValueError: nothing was counted.
     """
-    require(counts[name] > 0, f"means are over {name}; got none, all was padding")
+    require(
+        counts[name] > 0,
+        f"means are over the number of {name}; got {counts[name]:g} (0: all was padding; nan: ids"
+        " that have no number of bytes)",
+    )
     return counts[name]
 
 
@@ -210,10 +216,13 @@ def token_sums(
       logits: scores [*B, T, V] of all words; where they are deferred, they are computed for
         `logits.block` tokens at a time, in the backward pass once more.
       targets: token ids [*B, T]. Others than those of the V words make the sums NaN: what is not
-        to be counted is PAD, not −100.
+        to be counted is PAD, not −100, whatever their dtype.
       label_smoothing: share ε of the uniform distribution (Szegedy et al. 2016, §7; Vaswani et al.
         2017, §5.4).
-      weights: factors [*B, T] of the tokens in each sum.
+      weights: factors [*B, T] of the tokens in each sum; of an example [*B, 1].
+
+    Raises:
+      ValueError: targets or weights of another shape, or targets that are no integers.
 
     Returns:
       Float32 scalars: "loss", the smoothed cross entropy in nats; "nll", −log p(token) in nats;
@@ -221,11 +230,14 @@ def token_sums(
       words is not kept.
     """
     label_smoothing = as_share("label_smoothing", label_smoothing)
+    rows = logits.x if isinstance(logits, DeferredLogits) else logits
+    require_shape_of("targets", targets, rows)
+    weights = _as_weights(weights, targets)
     if isinstance(logits, DeferredLogits):
         return _in_blocks(logits, targets, weights, label_smoothing)
     logits = logits.astype(jnp.float32)
     log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    ids = jnp.where(targets < 0, logits.shape[-1], targets)  # −1 is not the last word
+    ids = row_numbers(targets, logits.shape[-1])
     of_target = jnp.take_along_axis(logits, ids[..., None], axis=-1)[..., 0]
     nll = log_normalizer - of_target
     loss = nll
@@ -241,10 +253,33 @@ def token_sums(
     }
 
 
+def require_shape_of(name: str, ids: jax.Array, logits: jax.Array) -> None:
+    """Refuses ids [*B] that are not one for each row of logits [*B, V]; one would serve several."""
+    require(
+        ids.shape == logits.shape[:-1],
+        f"{name} must be an id for each row of logits, {logits.shape[:-1]}; got {ids.shape}"
+        " (ids, not one-hot rows)",
+    )
+
+
+def _as_weights(weights: ArrayLike, targets: jax.Array) -> jax.Array:
+    """A float32 weight for each of the targets [*B, T]; [B] is not said to be of rows or places."""
+    weights = jnp.asarray(weights, jnp.float32)
+    require(
+        weights.ndim in (0, targets.ndim),
+        f"weights must be of the tokens, {targets.shape}; got {weights.shape} (those of examples"
+        " are weights[:, None])",
+    )
+    return jnp.broadcast_to(weights, targets.shape)
+
+
+def _weights(batch: Batch) -> jax.Array:
+    return _as_weights(batch.get("weights", 1), predicted(batch))
+
+
 def _in_blocks(
-    logits: DeferredLogits, targets: jax.Array, weights: ArrayLike, label_smoothing: float
+    logits: DeferredLogits, targets: jax.Array, weights: jax.Array, label_smoothing: float
 ) -> dict[str, jax.Array]:
-    weights = jnp.broadcast_to(jnp.asarray(weights, jnp.float32), targets.shape)
     split = current()
     if split is None or targets.ndim < 2 or not split.batch or split.heads or split.length:
         return _sums_of_blocks(logits, targets, weights, label_smoothing)

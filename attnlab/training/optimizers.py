@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.checks import as_number, as_rate, require, require_choice
+from attnlab.checks import as_count, as_number, as_rate, require, require_choice
 from attnlab.training import schedules
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
@@ -71,8 +71,10 @@ class OptimizerSettings:
         for name in ("learning_rate", "weight_decay", "clip_norm"):
             number = as_number(name, getattr(self, name))
             require(number >= 0, f"{name} must be at least 0; got {number}")
+        as_count("warmup_steps is a number of steps", self.warmup_steps)
+        require_choice("bias_correction", self.bias_correction, (True, False))
         require(
-            self.epsilon is None or self.epsilon > 0,
+            self.epsilon is None or as_number("epsilon", self.epsilon) > 0,
             f"epsilon must be more than 0, or None; got {self.epsilon}",
         )
 

@@ -17,7 +17,7 @@ TOKENS = jnp.arange(5)[None] + 4
 
 @pytest.mark.slow
 def test_layers_are_in_the_order_of_their_numbers():
-    model = TransformerLM(CONFIG, CONFIG.attention(routes.LSH(1, 2, chunk_size=4)))
+    model = TransformerLM(CONFIG, CONFIG.attention(routes.LSH(1, num_buckets=2, chunk_size=4)))
     variables = jax.jit(model.init)(jax.random.key(0), TOKENS)
     variables["params"]["decoder"]["layer_10"]["attention"]["value"]["kernel"] *= 0
     qk, v = jax.jit(lambda x: shared_projections(model, x, TOKENS))(variables)

@@ -18,6 +18,7 @@ from attnlab import (
     LSHSelfAttention,
     MultiHeadAttention,
     MultiplicativeAttention,
+    RelativePositionBias,
     routes,
     scores,
 )
@@ -25,6 +26,16 @@ from tests.modules.reference import apply, init
 
 B, T, D = 2, 7, 6
 ROUTE = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=4)
+
+
+@pytest.mark.parametrize(
+    "make", [MultiHeadAttention, LSHSelfAttention, LocalAttention, RelativePositionBias, routes.LSH]
+)
+def test_no_two_sizes_can_change_places(make):
+    """`torch.nn.MultiheadAttention(64, 8)` has 8 heads; here that would be 64 of width 1."""
+    with pytest.raises(TypeError, match="positional arguments? but 3 were given"):
+        make(64, 8)
+
 
 # module, and the name and shape of each of its parameters for an input [2, 7, 6]
 TABLE = {
@@ -58,7 +69,7 @@ TABLE = {
         },
     ),
     "location": (LocationAttention(11), {"score/kernel": (1, 6, 11)}),
-    "local_m": (LocalAttention(False, half_width=2), {"score/kernel": (1, 6, 6)}),
+    "local_m": (LocalAttention(predictive=False, half_width=2), {"score/kernel": (1, 6, 6)}),
     "local_p": (
         LocalAttention(half_width=2, features=5),
         {"score/kernel": (1, 6, 6), "center_hidden/kernel": (6, 5), "center/kernel": (5, 1)},
@@ -175,13 +186,14 @@ def test_every_method_that_flax_can_capture_returns_arrays(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "sizes"), [("additive", [5]), ("multi_head", [2]), ("local_p", [True])]
+    ("name", "sizes"),
+    [("additive", {"features": 5}), ("multi_head", {"num_heads": 2}), ("local_p", {})],
 )
 def test_what_remat_makes_an_array_of_is_refused(name, sizes):
     class Block(nn.Module):
         @nn.compact
         def __call__(self, *x):
-            return nn.remat(type(MODULES[name]))(*sizes)(*x, return_weights=False)
+            return nn.remat(type(MODULES[name]))(**sizes)(*x, return_weights=False)
 
     with pytest.raises(ValueError, match=r"return_weights must be known .*as a static argument"):
         Block().init(jax.random.key(0), *inputs(name))

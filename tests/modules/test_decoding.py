@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -77,7 +78,7 @@ CONFIGURATIONS = {
     "window": mha(route=routes.Window(2, 0, "dense")),
     "window_ahead": mha(route=routes.Window(2, 1, "dense")),
     "window_blockwise": mha(route=routes.Window(2, 0)),
-    "chunked": mha(route=routes.Chunked(2, 1, "dense")),
+    "chunked": mha(route=routes.Chunked(2, implementation="dense")),
 }
 
 
@@ -302,6 +303,36 @@ def test_errors_of_encoder_decoder_attention():
     lsh = mha(num_heads=2, route=routes.LSH(shared_qk=False))
     with pytest.raises(NotImplementedError, match="LSH decodes self-attention only; got key="):
         init(lsh, x, x, decode=True)
+
+
+class Shared(nn.Module):
+    """One module for two layers (ALBERT) or two sources; `scanned` as the refusal tells to."""
+
+    scanned: bool = False
+
+    @nn.compact
+    def __call__(self, x, sources=(None, None), *, decode=False, mask=None):
+        module = mha(name="shared")
+        if self.scanned:
+            layer = nn.remat(lambda module, x: (module(x, decode=decode, mask=mask), None))
+            options = {"variable_axes": {"cache": 0}, "split_rngs": {"params": False}, "length": 2}
+            return nn.scan(layer, variable_broadcast="params", **options)(module, x)[0]
+        for source in sources:
+            x = module(x, source, decode=decode, mask=mask)
+        return x
+
+
+def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
+    """The second layer would go on behind the first one's tokens, and read the first's source."""
+    x, source, scanned = sequence(), sequence(seed=1), Shared(scanned=True)
+    with pytest.raises(ValueError, match="keeps one cache.* second call of shared .*nn.scan with"):
+        init(Shared(), x, decode=True)
+    variables, mutable = init(Shared(), x), ["cache", "static"]
+    with pytest.raises(ValueError, match="one source; got a second call of shared"):
+        apply(Shared(), variables, x, (x, source), decode=True, mutable=mutable)
+    true = apply(Shared(), variables, x, mask=masks.Causal())
+    [(got, _)] = decode(scanned, init(scanned, x, decode=True), x, (6, 5))
+    np.testing.assert_allclose(got, true, **EXACT)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -189,7 +189,7 @@ def test_another_score_and_route():
     [
         routes.AllPairs("dense"),
         routes.Window(9, 0),
-        routes.LSH(1, 2, chunk_size=8, shared_qk=False, shared_rotations=True),
+        routes.LSH(1, num_buckets=2, chunk_size=8, shared_qk=False, shared_rotations=True),
     ],
     ids=["all", "window", "lsh"],
 )
@@ -280,7 +280,9 @@ def test_what_would_be_lost_is_refused():
 
 
 @pytest.mark.parametrize(
-    "route", [routes.Window(2, 0), routes.LSH(1, 2, shared_qk=False)], ids=["window", "lsh"]
+    "route",
+    [routes.Window(2, 0), routes.LSH(1, num_buckets=2, shared_qk=False)],
+    ids=["window", "lsh"],
 )
 def test_what_needs_a_position_is_refused_while_flax_decodes(route):
     """Flax does not say where in the cache the query stands."""
@@ -328,7 +330,7 @@ def test_flax_parameters_are_multi_head_attentions(make):
 
 ROUTES = {
     "all": routes.AllPairs("dense"),
-    "lsh": routes.LSH(2, 4, chunk_size=2, shared_qk=False, implementation="dense"),
+    "lsh": routes.LSH(2, num_buckets=4, chunk_size=2, shared_qk=False, implementation="dense"),
 }
 
 

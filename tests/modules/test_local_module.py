@@ -62,7 +62,7 @@ def test_local_p(padded):
 
 @pytest.mark.parametrize("padded", [False, True])
 def test_local_m(padded):
-    module, inputs = LocalAttention(False, half_width=2, **F64), arrays()
+    module, inputs = LocalAttention(predictive=False, half_width=2, **F64), arrays()
     variables = init(module, *inputs)
     assert set(variables["params"]) == {"score"}
     lengths = LENGTHS if padded else np.full(B, S)
@@ -79,7 +79,7 @@ def test_local_m(padded):
     ids=["dot", "cosine"],
 )
 def test_other_scores(score, equation, names):
-    module, inputs = LocalAttention(False, half_width=2, score=score), arrays(DQ)
+    module, inputs = LocalAttention(predictive=False, half_width=2, score=score), arrays(DQ)
     variables = init(module, *inputs)
     got = apply(module, variables, *inputs, return_weights=True)
     centers = np.broadcast_to(np.arange(T), (B, T))
@@ -100,7 +100,7 @@ def test_other_scores(score, equation, names):
 
 @pytest.mark.parametrize("predictive", [False, True])
 def test_a_decoder_that_takes_one_step_at_a_time(predictive):
-    module = LocalAttention(predictive, half_width=2, **F64)
+    module = LocalAttention(predictive=predictive, half_width=2, **F64)
     query, key, value = arrays()
     variables = init(module, query, key, value)
     whole = apply(module, variables, query, key, value)
@@ -112,7 +112,7 @@ def test_a_decoder_that_takes_one_step_at_a_time(predictive):
 
 def test_steps_of_each_example():
     """Steps [*B, T], and [T] for all examples alike."""
-    module, inputs = LocalAttention(False, half_width=2, **F64), arrays()
+    module, inputs = LocalAttention(predictive=False, half_width=2, **F64), arrays()
     variables = init(module, *inputs)
     steps = np.stack([np.arange(T), np.arange(T) + 3])
     got = apply(module, variables, *inputs, steps=jnp.asarray(steps), return_weights=True)
@@ -139,7 +139,7 @@ def test_local_p_knows_the_keys_of_any_padding(first):
 
 
 def test_masks_of_one_query_and_one_key():
-    module, (query, key, value) = LocalAttention(False, half_width=2, **F64), arrays()
+    module, (query, key, value) = LocalAttention(predictive=False, half_width=2, **F64), arrays()
     variables = init(module, query, key, value)
     whole = apply(module, variables, query, key, value)
     one_example = np.arange(B)[:, None, None, None] == 0
@@ -165,7 +165,7 @@ def test_gradients_reach_every_parameter():
 
 def test_memory_without_weights_is_that_of_the_window():
     """Looking at the weights costs O(T·S); nobody who does not look pays for it."""
-    module = LocalAttention(False, half_width=2, score=scores.Dot(1.0))
+    module = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0))
     x = jnp.ones((1, 1031, 3))
     assert "1031,1031" not in str(jax.make_jaxpr(lambda x: module.apply({}, x, x))(x))
     with_weights = jax.make_jaxpr(lambda x: module.apply({}, x, x, return_weights=True))(x)
@@ -183,7 +183,9 @@ def test_errors():
     with pytest.raises(ValueError, match=r"Padding.kv_lengths must lead with .*got \(5,\)"):
         module.apply(variables, query, key, value, mask=masks.Padding(jnp.ones(5, int)))
     with pytest.raises(ValueError, match=r"predicts none; got features=5 \(leave it out\)"):
-        LocalAttention(False, half_width=2, features=5).init(jax.random.key(0), query, key)
+        LocalAttention(predictive=False, half_width=2, features=5).init(
+            jax.random.key(0), query, key
+        )
     given = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0), **F64)
     for steps, got in (
         ([2, 5], r"\(2,\)"),

@@ -23,7 +23,9 @@ MODULES = {
     "plain": MultiHeadAttention(3, route=DENSE),
     "rotary": MultiHeadAttention(3, route=DENSE, rotary=True),
     "alibi": MultiHeadAttention(3, route=DENSE, position_bias=AlibiBias()),
-    "t5": MultiHeadAttention(3, route=DENSE, position_bias=RelativePositionBias(8, 16)),
+    "t5": MultiHeadAttention(
+        3, route=DENSE, position_bias=RelativePositionBias(num_buckets=8, max_distance=16)
+    ),
     "window": MultiHeadAttention(3, route=routes.Window(2, 1, "dense")),
     "chunked": MultiHeadAttention(3, route=routes.Chunked(2, implementation="dense")),
     "single_head": MultiplicativeAttention(route=routes.Window(2, 1, "dense")),

@@ -299,7 +299,7 @@ def test_the_quality_of_a_hash_is_that_of_visible_pairs():
 DECODED = {
     "all pairs": routes.AllPairs(),
     "window": routes.Window(9, 0),
-    "lsh": routes.LSH(2, 4, 8),
+    "lsh": routes.LSH(2, num_buckets=4, chunk_size=8),
 }
 
 
@@ -367,7 +367,7 @@ def test_a_kernel_says_that_it_does_not_take_it():
             with pytest.raises(NotImplementedError, match=rf'"{name}" takes .*Dilated; use imp'):
                 attend(x, implementation=name)
             attend(x)  # an engine
-    route = routes.LSH(2, 4, 8, implementation="pallas")
+    route = routes.LSH(2, num_buckets=4, chunk_size=8, implementation="pallas")
     with compiling_for(V5E), pytest.raises(NotImplementedError, match="pallas.*not of other pairs"):
         jax.eval_shape(lambda x: route(scores.Dot(), x, x, x, mask=Dilated()), x)
 

@@ -87,7 +87,8 @@ def test_what_is_saved_is_not_what_comes_after(tmp_path):
     np.testing.assert_array_equal(found.state["a"], np.arange(3e6, dtype=np.float32))
 
 
-def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp_path):
+def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp_path, caplog):
+    """One error, without a traceback more from each of orbax's threads."""
     unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
     with pytest.raises(OSError, match="File too large.*/c'$"):
         with Checkpoints(tmp_path / "c", {}) as checkpoints:
@@ -97,6 +98,7 @@ def test_what_the_disk_says_is_an_os_error_and_the_checkpoint_before_is_kept(tmp
                 checkpoints.save(2, a_state(size=3_000_000), data=None, meter={}, wait=True)
             finally:
                 resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    assert not [record for record in caplog.records if record.exc_info]
     with Checkpoints(tmp_path / "c", {}) as checkpoints:
         assert checkpoints.latest_step == 1
         checkpoints.restore(jax.eval_shape(a_state), shardings(2), 1)
@@ -204,7 +206,10 @@ def test_a_file_that_the_disk_does_not_give_now_puts_nothing_aside(tmp_path, mon
 def test_where_no_checkpoint_can_be_read_nothing_is_deleted(tmp_path):
     three_checkpoints(tmp_path / "c", [2, 3])
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
-        with pytest.raises(Invalid, match=r"c/3: .* cannot be read \(KeyError\), nor any before"):
+        message = (
+            r"c/3: .* cannot be read \(KeyError\), nor any before it; delete .*/c to begin anew"
+        )
+        with pytest.raises(Invalid, match=message):
             checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
         assert checkpoints.steps == [2, 3]
 

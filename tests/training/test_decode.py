@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import math
 import re
 
 import flax.linen as nn
@@ -10,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.models import Transformer, TransformerConfig
+from attnlab.models import Transformer, TransformerConfig, TransformerLM
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.tokens import BOS, EOS, PAD
 from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
@@ -378,6 +379,33 @@ def test_a_beam_that_meets_nan_later_is_nan_though_something_ended():
     options = {"beam_size": 3, "max_length": 4, "length_penalty": 2.0, "return_beam": True}
     found = beam_search(MODEL, {"params": {"table": table}}, SOURCE[:1], **options)
     assert np.isnan(found.scores).all()
+
+
+def test_a_branch_after_which_nothing_may_follow_is_dead_and_not_nan():
+    """The other hypotheses of its sentence go on; a search that has no other ends there."""
+    table = variables()["params"]["table"].copy()
+    table[:] = np.log([1, 1, 10, 58, 30])
+    state = ((SOURCE[0] * np.arange(1, 4)).sum() * 7 + BOS + 3) % M
+    table[(state * 7 + 3 + 3) % M] = -np.inf  # after the token 3, the likeliest
+    dead = {"params": {"table": table}}
+    found = beam_search(MODEL, dead, SOURCE[:1], beam_size=3, max_length=2, length_penalty=0.0)
+    assert as_list(found) == [((2,), pytest.approx(math.log(0.1)))]
+    for search in (greedy, functools.partial(sample, key=jax.random.key(0), top_k=1)):
+        found = search(MODEL, dead, SOURCE[:1], max_length=4)
+        assert as_list(found) == [((3,), -math.inf)]
+
+
+def test_known_padding_before_a_token_is_refused():
+    """Positions and masks take the first tokens for the real ones, and prompts for whole."""
+    in_front, between = np.int32([[0, 5, 6]]), np.int32([[5, 0, 6]])
+    for source in (in_front, between):
+        with pytest.raises(ValueError, match="source must be padded at the end: .*1 of 1 rows"):
+            greedy(MODEL, variables(), source, max_length=2)
+        with pytest.raises(ValueError, match="tokens must be padded at the end"):
+            TransformerLM(TransformerConfig(7)).init(jax.random.key(0), source)
+    for prompt in (in_front, between, in_front[:, ::-1]):
+        with pytest.raises(ValueError, match="prompts of a call are of one length, without pad"):
+            greedy(MODEL, variables(), np.int32([[5]]), prompt=prompt, max_length=2)
 
 
 def test_what_is_no_hypothesis_has_no_tokens():

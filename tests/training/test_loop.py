@@ -12,7 +12,7 @@ from attnlab import routes
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
 from attnlab.runs.errors import Invalid
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.curve import METRICS, Diverged, read_metrics
+from attnlab.training.curve import METRICS, Diverged, is_plateau, read_metrics
 from attnlab.training.decode import greedy
 from attnlab.training.loop import CHECKPOINTS, LoopSettings, Task, train
 from attnlab.training.objective import TokenCrossEntropy
@@ -36,6 +36,7 @@ def run(
     mesh=None,
     configuration=None,
     task=None,
+    say=lambda line: None,
     **settings,
 ):
     folder.mkdir(exist_ok=True)
@@ -60,7 +61,7 @@ def run(
         parallel=parallel_over(parallel, jax.devices()[:devices], mesh),
         folder=folder,
         on_row=on_row,
-        say=lambda line: None,
+        say=say,
     )
 
 
@@ -138,6 +139,13 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
         np.testing.assert_allclose(a, b, atol=0.1)
 
 
+def test_a_plateau_is_judged_by_the_best_loss():
+    """A last validation that is worse by chance hides no fall, and a jump back is none."""
+    falls = {100 * i: 2.0 - 0.1 * i for i in range(1, 11)}
+    assert not is_plateau(falls | {1000: 1.3}, fall=0.05)
+    assert is_plateau(dict.fromkeys(falls, 1.0) | {700: 9.0, 800: 9.0}, fall=0.05)
+
+
 def test_a_plateau_ends_a_training_also_one_that_goes_on(tmp_path):
     ended = {"steps": 40, "validate_every": 2, "plateau": 0.9}
     whole = run(tmp_path / "whole", **ended)
@@ -204,6 +212,20 @@ def test_a_run_goes_on_after_a_checkpoint_even_if_later_rows_were_written(tmp_pa
     assert [r["step"] for r in curve(tmp_path)] == [3, 6, 6, 9, 12, 12]
 
 
+def test_a_curve_that_is_gone_is_said_and_the_best_validated_again(tmp_path, whole_run):
+    folder, whole = whole_run
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy" / METRICS).write_text('{"kind": "validation", "step": 6, "nll": 9.0}\n')
+    said = []
+    again = run(tmp_path / "copy", say=said.append)
+    assert again.validation == pytest.approx(whole.validation, rel=1e-5)
+    assert [line for line in said if "rows until step 12 are gone, 1 validations" in line]
+    for line in ("{}", "[]", "{"):
+        (tmp_path / "copy" / METRICS).write_text(f"\n{line}\n")
+        with pytest.raises(Invalid, match="metrics.jsonl, line 2: not a row of a curve; delete"):
+            run(tmp_path / "copy")
+
+
 def test_the_end_is_not_run_twice(whole_run):
     folder, whole = whole_run
     before = (folder / METRICS).read_bytes()
@@ -229,7 +251,9 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_last_good_checkpoint(tmp_
 
 
 CONFIG = TransformerConfig(tiny.VOCAB, num_layers=1, width=6, hidden=5, num_heads=2)
-CENTRED = CONFIG.attention(routes.LSH(1, 2, centering="learned", implementation="dense"))
+CENTRED = CONFIG.attention(
+    routes.LSH(1, num_buckets=2, centering="learned", implementation="dense")
+)
 
 
 @pytest.mark.slow
@@ -301,10 +325,12 @@ def test_the_folder_of_another_training_is_refused(whole_run):
 
 
 def test_settings_count_from_one():
-    with pytest.raises(ValueError, match="log_every must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="log_every must be an int ≥ 1; got 0"):
         LoopSettings(steps=3, log_every=0)
-    with pytest.raises(ValueError, match="average must be at least 1; got 0"):
+    with pytest.raises(ValueError, match="average must be an int ≥ 1; got 0"):
         LoopSettings(steps=3, average=0)
+    with pytest.raises(ValueError, match="steps must be an int ≥ 1; got 2.5"):
+        LoopSettings(steps=2.5)  # would never come to its last step
     with pytest.raises(ValueError, match="at most the number of checkpoints, 4; got 5"):
         LoopSettings(steps=12, validate_every=6, checkpoint_every=4, average=5)
     found = LoopSettings(steps=12, validate_every=6, checkpoint_every=5, average=3)

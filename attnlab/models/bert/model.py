@@ -14,7 +14,7 @@ from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense, layer_norm
 from attnlab.models.transformer.stack import Attention
-from attnlab.tokens import PAD
+from attnlab.tokens import PAD, row_numbers
 
 __all__ = ["LABELLED", "Bert", "BertClassifier", "BertPretraining", "Pretraining"]
 
@@ -99,9 +99,8 @@ class BertPretraining(nn.Module):
             f"masked must be the positions of masked tokens, integers [B, M] with B={len(tokens)}; "
             f"got {masked.dtype} {masked.shape} (not booleans of all tokens)",
         )
-        masked = masked.astype(jnp.int32)
         states, pooled = self.bert(tokens, types, deterministic=deterministic)
-        masked = jnp.where(masked < 0, states.shape[1], masked)  # not counted from the last
+        masked = row_numbers(masked, states.shape[1])
         x = jnp.take_along_axis(states, masked[..., None], axis=1)
         x = self.transform_norm(self.config.activation(self.transform(x)))
         return Pretraining(self.bert.vocabulary.deferred(x, self.bias), self.next(pooled))

@@ -102,7 +102,9 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
     buckets = config["num_buckets"]
     attentions = {
         "local": c.attention(
-            routes.Chunked(config["local_attn_chunk_length"], config["local_num_chunks_before"]),
+            routes.Chunked(
+                config["local_attn_chunk_length"], look_back=config["local_num_chunks_before"]
+            ),
             dropout_rate=config["local_attention_probs_dropout_prob"],
         ),
         "lsh": c.attention(

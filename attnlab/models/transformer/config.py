@@ -91,6 +91,7 @@ class TransformerConfig:
     """
 
     vocab_size: int
+    _: dataclasses.KW_ONLY
     source_vocab_size: int | None = None
     num_layers: int = 6
     width: int = 512

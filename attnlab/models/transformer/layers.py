@@ -17,7 +17,7 @@ from attnlab.checks import as_array, require
 from attnlab.models.chunks import in_chunks
 from attnlab.models.output import DeferredLogits, wide_product
 from attnlab.models.transformer.config import TransformerConfig
-from attnlab.modules.cache import cache_index
+from attnlab.modules.cache import tokens_before
 from attnlab.split import gathered
 from attnlab.tokens import rows_of
 
@@ -110,12 +110,7 @@ class Inputs(nn.Module):
                 shape in ((count,), x.shape[:2]),
                 f"{name} must be one a token, {(count,)} or {x.shape[:2]}; got {shape}",
             )
-        before = 0
-        if decode:
-            index = cache_index(self)
-            before = index.value
-            if not self.is_initializing():
-                index.value += count
+        before = tokens_before(self, count) if decode else 0
         if positions is None:
             positions = before + jnp.arange(count)
         if c.positions in ("sinusoid", "concatenated"):

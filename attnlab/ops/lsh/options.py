@@ -11,7 +11,7 @@ from attnlab.ops.lsh.order import Geometry
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions"]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class LSHOptions:
     """What published implementations disagree about. The defaults are the preset `STRICT`.
 

@@ -73,6 +73,7 @@ class LSH:
     """
 
     num_hashes: int = 4
+    _: dataclasses.KW_ONLY
     num_buckets: int | tuple[int, ...] | None = None
     chunk_size: int = 64
     options: LSHOptions = STRICT

@@ -169,11 +169,12 @@ def _write(model, variables, given, draw, top_k, max_length, extra_length) -> Hy
             token = draw.token(step, log_probs, top_k)
             token = jnp.where(jnp.isnan(log_probs[:, -1]), log_probs.shape[-1] - 1, token)
         log_p = jnp.take_along_axis(log_probs, token[:, None], axis=-1)[:, 0]
-        token = jnp.where(hypotheses.growing, token, tok.PAD)
+        follows = hypotheses.growing & ~jnp.isneginf(log_p)
+        token = jnp.where(follows, token, tok.PAD)
         return _Growing(
             jax.lax.dynamic_update_slice_in_dim(hypotheses.tokens, token[:, None], step, 1),
             hypotheses.log_p + jnp.where(hypotheses.growing, log_p, 0.0),
-            hypotheses.growing & (token != tok.EOS) & (step + 1 < limits),
+            follows & (token != tok.EOS) & (step + 1 < limits),
         )
 
     def body(carry):

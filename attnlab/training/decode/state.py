@@ -35,7 +35,7 @@ class Hypotheses:
       tokens: new tokens [B, T] or, of a whole beam, [B, k, T] with the best first; they end with
         EOS unless the limit came first, then PAD.
       scores: log-probabilities of the new tokens, over the length penalty, [B] or [B, k]; NaN
-        where the model's are.
+        where the model's are, −inf where it let nothing follow, every logit being −inf.
       lengths: numbers of new tokens, EOS included.
     """
 
@@ -68,6 +68,8 @@ def as_given(
         source is None or source.ndim >= 2,
         "source must be tokens [B, S]; got one axis (give one sentence as source[None])",
     )
+    if source is not None and jnp.issubdtype(source.dtype, jnp.integer):
+        tok.require_padding_at_end("source", source)
     as_size("max_length", max_length)
     if extra_length is not None:
         as_size("extra_length", extra_length)
@@ -83,6 +85,11 @@ def as_given(
         prompt.ndim == 2 and (prompt.size == 0 or jnp.issubdtype(prompt.dtype, jnp.integer)),
         f"prompt must be tokens [B, P], integers; got {prompt.dtype} {list(prompt.shape)} (give one"
         " prompt as prompt[None])",
+    )
+    require(
+        isinstance(prompt, jax.core.Tracer) or bool((prompt != tok.PAD).all()),
+        f"prompts of a call are of one length, without padding; got the id {tok.PAD} in one (search"
+        " once for the prompts of each length)",
     )
     prompt = prompt.astype(jnp.int32)
     rows = prompt.shape[0] if source is None else source.shape[0]
@@ -104,9 +111,11 @@ def limits_of(given: Given, max_length: int, extra_length: int | None) -> jax.Ar
 def log_probs_of(logits: jax.Array) -> jax.Array:
     """log softmax in float32, at most 0 also when rounded, and −inf for what is never emitted.
 
-    Where a logit is NaN, all are.
+    Where a logit is NaN, all are; where all are −inf, nothing may follow, and all stay −inf.
     """
-    log_probs = jnp.minimum(jax.nn.log_softmax(logits.astype(jnp.float32)), 0.0)
+    logits = logits.astype(jnp.float32)
+    nothing = jnp.isneginf(logits.max(-1, keepdims=True))
+    log_probs = jnp.where(nothing, logits, jnp.minimum(jax.nn.log_softmax(logits), 0.0))
     never = jnp.where(jnp.isnan(log_probs[..., :1]), jnp.nan, -jnp.inf)
     return log_probs.at[..., NEVER].set(never)
 

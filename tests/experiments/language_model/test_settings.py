@@ -156,8 +156,8 @@ def test_a_name_is_a_route():
 
     assert route("exact") == routes.AllPairs()
     assert route("window-7") == routes.Window(7, 0)
-    assert route("lsh-3") == routes.LSH(3, 16, 8)  # 2 · 64 / 8 buckets
-    assert route("shared") == routes.LSH(1, 1, 64)
+    assert route("lsh-3") == routes.LSH(3, num_buckets=16, chunk_size=8)  # 2 · 64 / 8 buckets
+    assert route("shared") == routes.LSH(1, num_buckets=1, chunk_size=64)
     assert [rounds_of(name) for name in ("lsh-12", "window-128+lsh-2", "window-128")] == [
         12, 2, None,
     ]  # fmt: skip

@@ -113,10 +113,9 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
 @pytest.mark.slow
 def test_packed_rows_hold_several_pairs(given, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
-        config = TransformerConfig(
-            target_vocab_size, source_vocab_size, num_layers=1, width=4, hidden=4, num_heads=1
-        )
-        return Transformer(config)
+        sizes = {"num_layers": 1, "width": 4, "hidden": 4, "num_heads": 1}
+        sizes |= {"source_vocab_size": source_vocab_size}
+        return Transformer(TransformerConfig(target_vocab_size, **sizes))
 
     monkeypatch.setattr(translate, "build", build)
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)

@@ -1,4 +1,5 @@
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,8 @@ import attnlab
 from attnlab import routes
 from attnlab.bench.network import sent
 from attnlab.models import BertClassifier, BertPretraining, TransformerConfig
+from attnlab.models.bert import Bert
+from attnlab.models.hugging_face import ACTIVATIONS
 from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import token_sums
 from tests.modules.reference import apply, init
@@ -114,6 +117,21 @@ def test_any_attention_reads_no_padding(variables, route):
     other[1, 1] = 9
     moved = run(made, other, TYPES, MASKED)[1] - following
     assert np.abs(moved[1]).max() > 1e-4  # the first token sees what comes later
+
+
+def test_a_masked_token_goes_through_the_gelu_of_the_release(variables):
+    params = variables["params"]
+    bert = Bert(CONFIG, CONFIG.attention(DENSE))
+    states, _ = jax.jit(bert.apply)({"params": params["bert"]}, TOKENS, TYPES)
+    x = np.take_along_axis(np.asarray(states), MASKED[..., None], axis=1)
+    x = x @ params["transform"]["kernel"] + params["transform"]["bias"]
+    x = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+    norm = params["transform_norm"]
+    x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True) * norm["scale"] + norm["bias"]
+    want = x @ params["bert"]["vocabulary"]["embedding"].T + params["bias"]
+    np.testing.assert_allclose(LOGITS(variables, TOKENS, TYPES, MASKED)[0], want, atol=1e-4)
+    exact = 1 + math.erf(2**0.5)  # 2 Φ(2), 3e-4 from the one by tanh
+    assert float(ACTIVATIONS["gelu"](2.0)) == pytest.approx(exact, abs=1e-6)
 
 
 def test_masked_tokens_are_those_at_the_positions(variables):

@@ -16,7 +16,7 @@ from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
 from attnlab.ops.lsh.running_mean import RunningMean
 from tests import oracle_lsh
 from tests.daily import daily
-from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, inputs, key_mask
+from tests.ops.lsh.plain import BUCKETS, CHUNK, LENGTH, ROUNDS, counts_of, dense, inputs, key_mask
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -124,6 +124,15 @@ def test_padding_is_entered_nowhere(prompt):
     got, state = decode(*nan, pieces, mask=key_mask(valid))
     np.testing.assert_allclose(got, true_contexts(qk, v, buckets, valid=valid), **EXACT)
     np.testing.assert_array_equal(state.latest, lists(buckets, CHUNK, valid))
+
+
+def test_a_mask_of_pairs_hides_them_in_a_prompt_and_after_it():
+    qk, v, buckets = inputs(seed=7)
+    pairs = np.random.default_rng(7).random((LENGTH, LENGTH)) < 0.6
+    np.fill_diagonal(pairs, True)
+    times = counts_of(buckets, STRICT, chunk_size=CHUNK, causal=True)
+    got, _ = decode(qk, v, buckets, (7, *TOKEN_BY_TOKEN[7:]), mask=pairs[None, None])
+    np.testing.assert_allclose(got, dense(qk, v, np.minimum(times, 1) * pairs), **EXACT)
 
 
 def test_query_lengths_silence_queries_that_remain_keys():

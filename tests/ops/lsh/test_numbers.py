@@ -173,6 +173,15 @@ def test_bfloat16_is_as_near_as_plain_bfloat16():
         assert error <= 2 * allowed + 2**-9 * np.abs(want).max()
 
 
+def test_a_weight_that_is_kept_is_rescaled():
+    """The second token sees the first alone; the dense rows, as short sequences have them."""
+    qk, v = np.ones((1, 2, 16, 3), np.float32), np.ones((1, 2, 16, 1), np.float32)
+    options = {"dropout_rate": 0.75, "dropout_key": jax.random.key(0), "chunk_size": 2}
+    buckets = np.zeros((1, 1, 2, 16), np.int32)
+    y = lsh_attention(qk, v, buckets, **options, implementation="dense")
+    assert {*np.unique(y[:, 1]).tolist()} == {0.0, 4.0}
+
+
 def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
     qk, v, buckets = inputs()
     key, rate = jax.random.key(5), 0.4
