@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from attnlab import own
 from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
+from attnlab.runs.command_line import say
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import SERIES
 from attnlab.studies import command
@@ -22,7 +23,8 @@ from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
 from experiments import finetune
 from experiments.finetune.data import Data, in_order, open_data, shuffled
-from experiments.finetune.score import scores_of
+from experiments.finetune.examples import Span
+from experiments.finetune.score import out_of_reach, scores_of
 from experiments.finetune.settings import Settings
 
 _LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
@@ -44,7 +46,17 @@ class Finetune(Study[Settings, Data]):
         " pre-training."
     )
     packages = "optax", "grain", "sentencepiece"
-    open = staticmethod(open_data)
+
+    @staticmethod
+    def open(settings: Settings) -> Data:
+        data = open_data(settings)
+        spans = [one for one in data.examples["test"] if isinstance(one, Span)]
+        if spans and (lost := out_of_reach(data.rows["test"], spans)):
+            say(
+                f"{lost} of {len(spans)} answers to test on are no whole tokens, or were cut off: "
+                "no model finds them"
+            )
+        return data
 
     def cells(self) -> list[Cell]:
         return [

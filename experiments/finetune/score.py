@@ -4,14 +4,13 @@ import collections
 import re
 import string
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from experiments.finetune.data import Data
 from experiments.finetune.encode import NONE, Encoded
 from experiments.finetune.examples import Span, Tagged
-
-LONGEST = 30  # tokens of an answer, as in the released code
 
 
 def scores_of(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
@@ -90,26 +89,43 @@ def of_spans(
     f1, exact = [], []
     for scores, row, example in zip(logits, rows, examples, strict=True):
         answer = _plain(answer_of(scores, row, example))
-        right = [_plain(text) for text, _ in example.answers] or [[]]
+        right = _right(example)
         exact.append(max(answer == one for one in right))
         f1.append(max(_overlap(answer, one) for one in right))
     return {"f1": float(np.mean(f1)), "exact match": float(np.mean(exact))}
 
 
 def answer_of(scores: np.ndarray, row: Encoded, example: Span) -> str:
-    """The text of the likeliest span, "" where the first token says that there is none."""
-    assert row.words is not None
-    first, last = scores[0, :, None], scores[1, None]
-    length = np.arange(scores.shape[1])
-    size = length[None] - length[:, None]
-    is_word = row.words[:, 1] > 0  # [CLS], the question and [SEP] are none
-    allowed = (size >= 0) & (size < LONGEST) & is_word[:, None] & is_word[None]
+    """The text of the likeliest span, "" where the first token says that there is none.
+
+    Of all spans whose end is not before their start (Devlin et al. 2018, §4.2): the 30 tokens at
+    most of the released code are WordPieces of English, and few bytes.
+    """
+    assert row.places is not None
+    is_context = row.places[:, 1] > 0  # [CLS], the question and [SEP] are not
+    allowed = np.triu(is_context[:, None] & is_context[None])
     allowed[0, 0] = True  # no answer
-    both = np.where(allowed, first + last, -np.inf)
-    start, stop = np.unravel_index(both.argmax(), both.shape)
-    if start == 0:
-        return ""
-    return example.context[row.words[start, 0] : row.words[stop, 1]]
+    both = np.where(allowed, scores[0, :, None] + scores[1, None], -np.inf)
+    return _text_of(np.unravel_index(both.argmax(), both.shape), row, example)
+
+
+def out_of_reach(rows: Sequence[Encoded], examples: Sequence[Span]) -> int:
+    """How many examples have a right answer that the tokens of no span are, or that was cut off."""
+    return sum(
+        _plain(_text_of(row.label, row, example)) not in _right(example)
+        for row, example in zip(rows, examples, strict=True)
+    )
+
+
+def _text_of(ends: Sequence[Any] | np.ndarray, row: Encoded, example: Span) -> str:
+    """The text from one token to another; "" of the first of all."""
+    assert row.places is not None
+    start, stop = ends
+    return example.context[row.places[start, 0] : row.places[stop, 1]].strip()
+
+
+def _right(example: Span) -> list[list[str]]:
+    return [_plain(text) for text, _ in example.answers] or [[]]
 
 
 def _plain(text: str) -> list[str]:

@@ -3,13 +3,14 @@ import json
 import numpy as np
 import pytest
 
+from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS
 from experiments.finetune import made
 from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Span, Tagged, read
-from experiments.finetune.score import answer_of, of_spans, of_tags
+from experiments.finetune.score import answer_of, of_spans, of_tags, out_of_reach
 
 SQUAD = {"question": "Who?", "context": "It was  Ann Lee, they say.",
          "answers": {"text": ["Ann Lee"], "answer_start": [8]}}  # fmt: skip
@@ -74,9 +75,9 @@ def test_answers_are_found_again(tmp_path, nested):
     logits = [np.full((2, len(row.tokens)), -9.0) for row in rows]
     for scores, row in zip(logits, rows, strict=True):
         scores[[0, 1], row.label] = 9
-    assert answer_of(logits[0], rows[0], examples[0]) == "Ann Lee,"
+    assert answer_of(logits[0], rows[0], examples[0]) == "Ann Lee"
     assert of_spans(logits, rows, examples) == {"f1": 1, "exact match": 1}
-    logits[0][1, rows[0].label[1]], logits[0][1, rows[0].label[0]] = -9, 9  # "Ann" alone
+    logits[0][1, rows[0].label[1]], logits[0][1, rows[0].label[0] + 2] = -9, 9  # "Ann" alone
     assert of_spans(logits[:1], rows[:1], examples[:1]) == {
         "f1": pytest.approx(2 / 3),
         "exact match": 0,
@@ -168,6 +169,26 @@ def test_a_word_without_a_token_keeps_the_others_at_their_tags():
     assert row.label[row.label != NONE].tolist() == [1, 0]
 
 
+def test_a_perfect_model_is_right_whatever_a_token_is(tmp_path):
+    long = "the counter-revolutionary administrations"  # 41 bytes, BERT's 30 tokens are WordPieces
+    contexts = (f"He fled from {long}!", "他们在公园里玩。", "It was 5\u00a0€ (1990–95), ½ off ")
+    examples = [
+        Span("Q", context, ((text, context.index(text)),), "x")
+        for context, text in zip(contexts, (long, "公园", "1990"), strict=True)
+    ]
+    texts = [{"text": c} for context in contexts for c in (context, *context)]
+    letters = train_sentencepiece(texts, ("text",), vocab_size=50, cache_dir=tmp_path)
+    for tokenizer in (Bytes(), letters):
+        rows = [Encoder(tokenizer, 80, ())(one) for one in examples]
+        logits = [np.zeros((2, len(row.tokens))) for row in rows]
+        for scores, row in zip(logits, rows, strict=True):
+            scores[[0, 1], row.label] = 9
+        assert of_spans(logits, rows, examples) == {"f1": 1, "exact match": 1}
+        assert out_of_reach(rows, examples) == 0
+    rows[0].label[1] -= 1
+    assert out_of_reach(rows, examples) == 1
+
+
 def test_an_answer_is_of_words_of_the_context():
     one = Span("Q", "cat sat", (("sat", 4),), "x")
     row = Encoder(Bytes(), 30, ())(one)
@@ -240,6 +261,6 @@ def test_too_few_documents_are_said_as_such(tmp_path, kind, documents, said):
 
 def test_spans_outside_of_what_was_cut_have_no_answer():
     one = Span("Q", "aa bb cc", (("cc", 6),), "x")
-    with pytest.raises(Invalid, match="x: 13 tokens"):
+    with pytest.raises(Invalid, match="x: 12 tokens"):
         Encoder(Bytes(), 8, ())(one)
     assert Encoder(Bytes(), 8, (), cut=True)(one).label.tolist() == [0, 0]
