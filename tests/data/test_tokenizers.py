@@ -34,6 +34,16 @@ def test_text_comes_back(subwords):
         round_trips(subwords, DATES[i]["source"])
 
 
+def test_references_come_back_as_they_are(tmp_path):
+    """NFKC and folded blanks would make a perfect translation wrong."""
+    texts = ["5\u00a0€\u202f!  ½ ﬁn ", "他说：“ＡＢＣ，好。”", " a\tb\u3000"]
+    source = [{"target": text} for text in texts]
+    made = train_sentencepiece(source, ["target"], vocab_size=39, cache_dir=tmp_path)
+    for text in texts:
+        round_trips(made, text)
+        assert "".join(text[a:b] for a, b in made.places(text)) == text
+
+
 def test_vocabularies():
     assert Bytes().vocab_size == 260
     assert max(Bytes().encode("\xff")) < 260
