@@ -24,7 +24,7 @@ from attnlab.training.loop import Task, Trained
 from experiments import finetune
 from experiments.finetune.data import Data, in_order, open_data, shuffled
 from experiments.finetune.examples import Span
-from experiments.finetune.score import out_of_reach, scores_of
+from experiments.finetune.score import have_entities, out_of_reach, scores_of
 from experiments.finetune.settings import Settings
 
 _LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
@@ -50,6 +50,8 @@ class Finetune(Study[Settings, Data]):
     @staticmethod
     def open(settings: Settings) -> Data:
         data = open_data(settings)
+        if settings.kind == "tag":
+            have_entities(data.labels)  # refuses what they cannot be
         spans = [one for one in data.examples["test"] if isinstance(one, Span)]
         if spans and (lost := out_of_reach(data.rows["test"], spans)):
             say(

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -156,14 +157,23 @@ def _chosen(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Se
 
 
 def _tagged(path: Path) -> Iterator[Tagged]:
+    columns = None
     for number, block in read_blocks(path):
         lines = [
-            (at, line.split())
+            # Other blanks, as those that do not break a line, are inside of words.
+            (at, re.split("\t" if "\t" in line else " +", line.strip("\t ")))
             for at, line in enumerate(block, number)
             if not line.startswith("-DOCSTART-")
         ]
-        if short := next((at for at, cells in lines if len(cells) < 2), None):
-            raise Invalid(f"{path}, line {short}: a word without a tag")
+        for at, cells in lines:
+            columns = columns or len(cells)
+            if len(cells) < 2 or not cells[-1].strip():
+                raise Invalid(f"{path}, line {at}: a word without a tag")
+            if len(cells) != columns:
+                raise Invalid(
+                    f"{path}, line {at}: {len(cells)} columns, and the first word has {columns}; "
+                    "put tabs between them where a word has blanks"
+                )
         if lines:
             words, tags = zip(*((cells[0], cells[-1]) for _, cells in lines), strict=True)
             yield Tagged(words, tags, f"{path}, line {lines[0][0]}")

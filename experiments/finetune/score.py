@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.runs.errors import Invalid
 from experiments.finetune.data import Data
 from experiments.finetune.encode import NONE, Encoded
 from experiments.finetune.examples import Span, Tagged
@@ -41,11 +42,11 @@ def of_tags(
 
     Words that were cut off have no tag and are in no entity.
 
-    Logits are [T, C] of each row; labels that begin with "B-" or "I-" are parts of entities.
+    Logits are [T, C] of each row.
     """
     right = total = 0
     counted: collections.Counter[str] = collections.Counter()
-    has_entities = any(label.startswith(("B-", "I-")) for label in labels)
+    has_entities = have_entities(labels)
     counts = collections.Counter(tag for example in examples for tag in example.tags)
     rarest = min(sorted(counts), key=lambda tag: counts[tag])
     for scores, row, example in zip(logits, rows, examples, strict=True):
@@ -63,16 +64,35 @@ def of_tags(
     return {"f1": 2 * counted["both"] / said if said else 1.0, "accuracy": right / total}
 
 
+def have_entities(labels: Sequence[str]) -> bool:
+    """Whether labels are parts of entities: some begin with "B-" or "I-".
+
+    Raises:
+      Invalid: some do, and others are no part of one.
+    """
+    some = [label for label in labels if label.startswith(("B-", "I-"))]
+    others = [label for label in labels if not re.fullmatch(r"O|[BIMELSUW]-\S+", label)]
+    if some and others:
+        raise Invalid(
+            f"the tag {others[0]!r} is no part of an entity, and {some[0]!r} is; give O, or B-, "
+            "I-, E- and S- (or L- and U-) with a kind"
+        )
+    return bool(some)
+
+
 def entities(tags: Sequence[str]) -> set[tuple[int, int, str]]:
-    """(first word, word behind the last, kind) of each entity, in IOB1 or IOB2.
+    """(first word, word behind the last, kind) of each entity, in IOB, IOBES, BILOU or BMEWO.
 
     >>> sorted(entities(["B-PER", "I-PER", "O", "I-LOC", "B-LOC"]))
     [(0, 2, 'PER'), (3, 4, 'LOC'), (4, 5, 'LOC')]
+    >>> sorted(entities(["S-PER", "U-PER", "B-LOC", "E-LOC", "I-LOC"]))
+    [(0, 1, 'PER'), (1, 2, 'PER'), (2, 4, 'LOC'), (4, 5, 'LOC')]
     """
     spans, start = set(), 0
-    kinds = [tag.partition("-")[2] if tag != "O" else "" for tag in tags] + [""]
+    kinds = [tag.partition("-")[2] for tag in tags] + [""]
+    parts = [tag[0] for tag in tags] + ["O"]
     for i in range(1, len(kinds)):
-        if kinds[i] != kinds[i - 1] or (i < len(tags) and tags[i].startswith("B-")):
+        if kinds[i] != kinds[i - 1] or parts[i] in "BSUW" or parts[i - 1] in "ELSUW":
             if kinds[i - 1]:
                 spans.add((start, i, kinds[i - 1]))
             start = i

@@ -10,7 +10,14 @@ from attnlab.tokens import BOS, EOS
 from experiments.finetune import made
 from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Span, Tagged, read
-from experiments.finetune.score import answer_of, of_spans, of_tags, out_of_reach
+from experiments.finetune.score import (
+    answer_of,
+    entities,
+    have_entities,
+    of_spans,
+    of_tags,
+    out_of_reach,
+)
 
 SQUAD = {"question": "Who?", "context": "It was  Ann Lee, they say.",
          "answers": {"text": ["Ann Lee"], "answer_start": [8]}}  # fmt: skip
@@ -98,6 +105,7 @@ def test_answers_are_found_again(tmp_path, nested):
         ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
         ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
         ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
+        ("tag", "a.conll", "is O\nNew York B-LOC\n", "line 2: 3 columns, and the first word has 2"),
         ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),
         ("span", "a.json", json.dumps(SQUAD | {"question": 1}), "line 1: question is 1, not a"),
         ("span", "a.json", json.dumps(SQUAD | {"answers": {"text": ["A"], "answer_start": ["0"]}}),
@@ -158,6 +166,25 @@ def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
     assert none == {"f1": 1.0, "accuracy": 1.0}
     cut = score(("B-X", "O"), ["B-X", "O", "B-X", "O"], ["B-X", "O"], positions=6)
     assert cut == {"f1": pytest.approx(2 / 3), "accuracy": 0.5}
+
+
+@pytest.mark.parametrize("parts", ["BIIBB", "IIIBB", "BIESS", "BILUU", "BMEWW"])
+def test_entities_are_the_same_in_every_scheme(parts):
+    """Merged neighbors would make a wrong model right."""
+    tags = [f"{part}-X" for part in parts]
+    assert entities(["O", *tags, "I-Y", "I-Y"]) == {
+        (1, 4, "X"), (4, 5, "X"), (5, 6, "X"), (6, 8, "Y")
+    }  # fmt: skip
+    assert have_entities(["O", *tags]) and not have_entities(["O", "NN"])
+    with pytest.raises(Invalid, match="the tag 'PER' is no part of an entity, and 'B-X' is"):
+        have_entities(["O", "B-X", "PER"])
+
+
+def test_a_word_has_the_blanks_that_its_line_does_not_divide_at(tmp_path):
+    (tabs,) = read("tag", file(tmp_path, "a", "New York\tB-LOC\nis\tO\n"))
+    (blanks,) = read("tag", file(tmp_path, "b", "New\u00a0York  B-LOC\nis O \n"))
+    assert (tabs.words, blanks.words) == (("New York", "is"), ("New\u00a0York", "is"))
+    assert tabs.tags == blanks.tags == ("B-LOC", "O")
 
 
 def test_a_word_without_a_token_keeps_the_others_at_their_tags():
