@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import hashlib
 import itertools
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -284,9 +285,12 @@ class Study(abc.ABC, Generic[S, D]):
             title: (some[0].cell, [row.scores[name] for row in some])
             for title, some in by_title([row for row in rows if name in row.scores]).items()
         }
-        ranked = sorted(
-            scores, key=lambda x: statistics.fmean(scores[x][1]), reverse=self.larger_is_better
-        )
+
+        def rank(title: str) -> tuple[bool, float]:
+            mean = statistics.fmean(scores[title][1])
+            return math.isnan(mean), -mean if self.larger_is_better else mean
+
+        ranked = sorted(scores, key=rank)
         first = next(iter(self.axes))
         leaders = grouped(ranked, lambda title: scores[title][0][first])
         named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked

@@ -15,6 +15,7 @@ from attnlab import own
 from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
 from attnlab.runs.command_line import say
+from attnlab.runs.errors import Lost
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import SERIES
 from attnlab.studies import command
@@ -128,7 +129,10 @@ def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) 
         np.asarray(apply(variables, jnp.asarray(batch["tokens"]), jnp.asarray(batch["types"])))
         for batch in in_order(data.rows["test"], data.length, batch_size)
     ]
-    return np.concatenate(logits)[: len(data.rows["test"])]
+    made = np.concatenate(logits)[: len(data.rows["test"])]
+    if np.isnan(made).any():  # taken for the largest
+        raise Lost("the logits of the test examples are NaN")
+    return made
 
 
 def gaps_of(rows: Sequence[Row], measure: str) -> dict[tuple[str, str], list[float]]:
