@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -160,7 +161,7 @@ def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
     features = None
     if settings.direction:
         features = dict(zip(("source", "target"), settings.direction.split("-"), strict=True))
-    folder = Path(settings.data_dir or TFDS).expanduser()
+    folder = Path(os.path.expanduser(settings.data_dir or TFDS))
     return {
         split: tfds_source.open_tfds(name, split=split, data_dir=folder, features=features)
         for split in SPLITS

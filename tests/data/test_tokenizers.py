@@ -1,9 +1,11 @@
 import pickle
+import pwd
 
 import pytest
 import sentencepiece
 
 from attnlab.data import subwords as subwords_module
+from attnlab.data.cache import default_cache_dir
 from attnlab.data.dates import Dates
 from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Characters, Numbers
@@ -102,6 +104,13 @@ def test_a_vocabulary_that_cannot_be(tmp_path):
     with pytest.raises(Invalid, match="smaller than required_chars. 9 vs"):
         train_sentencepiece(DATES, vocab_size=9, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_user_without_a_home_has_a_cache_too(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # knows nobody
+    assert default_cache_dir().is_absolute()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):

@@ -370,6 +370,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path):
     ("line", "status", "message"),
     [
         ("import signal; signal.raise_signal(signal.SIGINT)", -2, ""),
+        ("import matplotlib; print(end=matplotlib.get_backend()[3:])", 0, ""),
         ("import flax_too.linen", 1, " has no package 'flax_too': `launch/local NAME` without"),
     ],
 )
@@ -380,6 +381,7 @@ def test_what_ends_the_imports_is_no_traceback(line, status, message, tmp_path):
     (tmp_path / "experiments" / "one").mkdir()
     (tmp_path / "experiments" / "one" / "__main__.py").write_text(line)
     command = [sys.executable, "-m", "experiments.one"]
-    done = subprocess.run(command, cwd=tmp_path, env={}, capture_output=True, text=True)
+    notebook = {"MPLBACKEND": "module://not_there"}
+    done = subprocess.run(command, cwd=tmp_path, env=notebook, capture_output=True, text=True)
     assert done.returncode == status and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == bool(message)
