@@ -12,7 +12,6 @@ from attnlab import platforms
 from attnlab.bench import (
     mechanisms,
     memory,
-    model_programs,
     network,
     programs,
     targets,
@@ -102,6 +101,8 @@ def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
     """The program that a case names."""
     if case.program == ATTENTION:
         return programs.lower(case, mechanisms.build(case), devices)
+    from attnlab.bench import model_programs  # its training needs packages that attention does not
+
     return model_programs.lower(case, devices)
 
 
@@ -151,7 +152,11 @@ def counted(result: Result) -> Result:
     case = result.case
     if case.target is None or result.status != "ok" or case.passes == DECODE:
         return result  # what of a cache is read, and so how long that takes, nobody counts
-    traceable = work.attention if case.program == ATTENTION else model_programs.traceable
+    traceable = work.attention
+    if case.program != ATTENTION:
+        from attnlab.bench import model_programs
+
+        traceable = model_programs.traceable
     target = targets.parse(case.target)
     return on_target(target, lambda: work.with_operations(result, traceable))[0]
 
