@@ -273,8 +273,7 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     rows = []
     for passes in shown:
         for label, fit in trends.fits(results, passes).items():
-            estimate = "" if fit.estimate is None else f"≈ {two_digits(fit.estimate)}"
-            cells = (fit.largest or "none", fit.too_large or "", estimate)
+            cells = (fit.largest or "none", fit.too_large or "", fit.extrapolated)
             rows.append([label, PASS_TITLES[passes], *map(str, cells)])
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
@@ -471,11 +470,6 @@ def rate(peak: Peak) -> str:
     return f"{peak.rate / size:.3g} {letter}{unit}"
 
 
-def two_digits(number: float) -> str:
-    """A number rounded to two digits, such as 17,000."""
-    return f"{float(f'{number:.2g}'):,.0f}"
-
-
 _RATIOS_NOTE = (
     "Each mechanism was called in turns with the one its time is divided by, in processes of their "
     "own, the order changing from turn to turn: the geometric mean over n turns with its 95 % "
@@ -510,5 +504,6 @@ _CROSSOVER_NOTE = (
 )
 _FITS_NOTE = (
     "*ran* and *did not fit* are lengths of this run; *extrapolated* is where b·n + c·n² through "
-    "the two longest would reach the memory that was free and allowed, and was not measured."
+    "the two longest would reach the memory that was free and allowed, and was not measured: up to "
+    "16 times the longest, beyond which nobody knows (>)."
 )
