@@ -180,7 +180,8 @@ class Comparison:
     def _measure(self, case: Item) -> Iterator[Row]:
         own.require_unchanged()  # a worker that starts later would read another
         if isinstance(case, Unit):
-            yield self._runner.peak(case)
+            known_peaks = [peak for peak in self._peaks() if peak.unit == case]
+            yield max([*known_peaks, self._runner.peak(case)], key=lambda peak: peak.rate)
             return
         known = [one for one in self._results() if one.case == case and one.status not in LOST]
         if known:  # it is measured once more
@@ -195,13 +196,14 @@ class Comparison:
             self._folder.note(self._runner.last_words())
         yield faster(known[0], result) if known else result
 
-    def _again(self) -> list[Case]:
-        """Cases whose times disagree with those of neighboring lengths."""
+    def _again(self) -> list[Item]:
+        """Cases whose times disagree with those of neighboring lengths; peaks that one exceeds."""
         again = to_repeat(self.cases, {one.case: one for one in self._results()})
         if again:
             words = "have times that disagree with neighboring lengths: they are measured once more"
             say(f"\n{len(again)} cases {words}")
-        return again
+        exceeded = report.reaches(self._results(), self._peaks()) > report.NOISE
+        return [*again, *self.units] if exceeded else [*again]
 
     def _report(self) -> loop.Report:
         items = grouped(self.cases, str)

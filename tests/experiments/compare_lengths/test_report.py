@@ -198,6 +198,12 @@ def test_a_share_is_the_least_time_over_the_median():
     assert "### Forward, share" in text and "backward" not in text
 
 
+def test_no_share_is_shown_of_a_peak_that_a_case_exceeds():
+    results = [counted("dot", 1024, 1e9), counted("lsh-4", 1024, 8e9)]  # 8 GFLOP in 60 ms
+    _, said = report.shares(results, PEAKS)
+    assert said.startswith("Not known: a case reached 133% of a peak")
+
+
 def test_without_a_peak_or_a_count_there_is_no_section():
     results = [counted("dot", 1024, 1e9)]
     lost = dataclasses.replace(PEAKS[0], rate=0.0, message="killed")
