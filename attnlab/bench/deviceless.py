@@ -97,15 +97,6 @@ def compiled(
     return dataclasses.replace(program, note="; ".join(filter(None, [program.note, note])))
 
 
-def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
-    """The program that a case names."""
-    if case.program == ATTENTION:
-        return programs.lower(case, mechanisms.build(case), devices)
-    from attnlab.bench import model_programs  # its training needs packages that attention does not
-
-    return model_programs.lower(case, devices)
-
-
 def analyze(case: Case) -> Result:
     """Compiles the case for its target.
 
@@ -115,7 +106,14 @@ def analyze(case: Case) -> Result:
     assert case.target is not None
     target = targets.parse(case.target)
     devices = topology.devices(target)
-    program = compiled(lambda: lower(case, devices), target, devices)
+    if case.program == ATTENTION:
+        program = compiled(
+            lambda: programs.lower(case, mechanisms.build(case), devices), target, devices
+        )
+    else:
+        from attnlab.bench import model_programs  # its training needs packages that others do not
+
+        program = compiled(lambda: model_programs.lower(case, devices), target, devices)
     lacks, need = program.lacks(target), program.need
     said = needs(*lacks) if lacks else ""
     known = Result(

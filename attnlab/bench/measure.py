@@ -205,14 +205,15 @@ def _jax(
     platform = devices[0].platform
     host = platform == "cpu"
     sharers = len(devices) if host else 1
-    start = time.perf_counter()
     as_run = _as_run(case)
     mechanism = None if case.program != ATTENTION else mechanisms.build(as_run)
     if mechanism is None:
         from attnlab.bench import model_programs  # takes seconds: the models and the training
 
+        start = time.perf_counter()
         lowered = model_programs.lower(case, devices)
     else:
+        start = time.perf_counter()
         lowered = programs.lower(as_run, mechanism, devices)
     compiled = lowered.compile()
     compile_seconds = time.perf_counter() - start

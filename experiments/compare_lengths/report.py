@@ -468,13 +468,13 @@ def times(results: Sequence[Result]) -> str:
     return "\n".join(parts)
 
 
-def counted(results: Sequence[Result], planned: int) -> str:
-    """How many cases have a result, and what became of the others."""
+def counted(results: Sequence[Result], peaks: Sequence[Peak], planned: int, unit: str) -> str:
+    """How many cases and peaks have a result, and what became of the other cases."""
     counts = {status: sum(r.status == status for r in results) for status in SHORT}
     bad = ", ".join(f"{n} × {SHORT[status]}" for status, n in counts.items() if n)
-    ok = sum(r.status == "ok" for r in results)
+    ok = len(peaks) + sum(r.status == "ok" for r in results)
     done = "compiled" if results[0].case.target else "measured"
-    return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
+    return f"{ok} of {planned} {unit} {done}" + (f"; {bad}" if bad else "")
 
 
 def rate(peak: Peak) -> str:
