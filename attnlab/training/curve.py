@@ -242,7 +242,7 @@ class Progress:
 
     def _left(self, step: int, *more: tuple[int, float]) -> str:
         stretches = [*self._stretches, *more]
-        if not stretches:
+        if not stretches or step == self.steps:
             return ""
         return f"  {remaining.said(remaining.of_steps(self.steps - step, stretches))}"
 
