@@ -95,9 +95,10 @@ def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
         if missing:
             raise Invalid(f"{where}: no {missing[0]!r}; it has {', '.join(values)}")
         for name in names:
-            if not isinstance(values[name], (str, int, float)):
+            value = values[name]
+            if not isinstance(value, (str, int, float)) or value != value:  # NaN
                 raise Invalid(
-                    f"{where}: {name!r} is {json.dumps(values[name])[:40]}, not a text or a number"
+                    f"{where}: {name!r} is {json.dumps(value)[:40]}, not a text or a number"
                 )
         *texts, label = (str(values[name]).strip() for name in names)
         if not all(texts) or not label:
