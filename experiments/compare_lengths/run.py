@@ -183,8 +183,7 @@ class Comparison:
     def _measure(self, case: Item) -> Iterator[Row]:
         own.require_unchanged()  # a worker that starts later would read another
         if isinstance(case, Unit):
-            known_peaks = [peak for peak in self._peaks() if peak.unit == case]
-            yield max([*known_peaks, self._runner.peak(case)], key=lambda peak: peak.rate)
+            yield self._runner.peak(case)
             return
         known = [one for one in self._results() if one.case == case and one.status not in LOST]
         if known:  # it is measured once more
@@ -199,14 +198,13 @@ class Comparison:
             self._folder.note(self._runner.last_words())
         yield faster(known[0], result) if known else result
 
-    def _again(self) -> list[Item]:
-        """Cases whose times disagree with those of neighboring lengths; peaks that one exceeds."""
+    def _again(self) -> list[Case]:
+        """Cases whose times disagree with those of neighboring lengths."""
         again = to_repeat(self.cases, {one.case: one for one in self._results()})
         if again:
             words = "have times that disagree with neighboring lengths: they are measured once more"
             say(f"\n{len(again)} cases {words}")
-        exceeded = report.reaches(self._results(), self._peaks()) > report.NOISE
-        return [*again, *self.units] if exceeded else [*again]
+        return again
 
     def _report(self) -> loop.Report:
         items = grouped(self.cases, str)
