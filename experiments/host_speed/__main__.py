@@ -149,7 +149,7 @@ def open_corpus(settings: Settings) -> Corpus:
     """
     if not settings.data_files:
         return Corpus(dates.Dates(), tokenizers.Bytes())
-    source = files.open_text(settings.data_files, cache_dir=settings.cache_dir)
+    source = files.open_text(*settings.data_files, cache_dir=settings.cache_dir)
     sides = ("source", "target")
     tokenizer = subwords.train_sentencepiece(
         source, sides, vocab_size=settings.vocab_size, cache_dir=settings.cache_dir

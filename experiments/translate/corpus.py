@@ -147,14 +147,14 @@ def _of_files(settings: Settings) -> dict[str, Source]:
     }
     opened = functools.partial(files.open_text, cache_dir=settings.cache_dir)
     if given["test"]:
-        return {name: opened(x) for name, x in given.items()}
-    pairs = len(opened(given["train"]))
+        return {name: opened(*x) for name, x in given.items()}
+    pairs = len(opened(*given["train"]))
     if pairs < FEWEST:
         raise Invalid(
             f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
             "--validation_files and --test_files as well"
         )
-    return {name: opened(given["train"], split=part) for name, part in HELD_OUT.items()}
+    return {name: opened(*given["train"], split=part) for name, part in HELD_OUT.items()}
 
 
 def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
