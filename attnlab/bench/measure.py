@@ -195,11 +195,7 @@ def _cycles(case: Case, text: inputs.Text) -> bool:
 
 
 def _jax(
-    case: Case,
-    text: inputs.Text,
-    devices: Sequence[jax.Device],
-    limit_bytes: float,
-    run: bool,
+    case: Case, text: inputs.Text, devices: Sequence[jax.Device], limit_bytes: float, run: bool
 ) -> _Program | Result:
     """The compiled program, or why it does not run."""
     platform = devices[0].platform

@@ -76,12 +76,7 @@ class Job(Generic[Item, Row]):
 
 
 def run(
-    job: Job[Item, Row],
-    items: Sequence[Item],
-    folder: Folder,
-    rows: Rows[Any, Row],
-    *,
-    where: str,
+    job: Job[Item, Row], items: Sequence[Item], folder: Folder, rows: Rows[Any, Row], *, where: str
 ) -> int:
     """Measures the items without a row and reports, also after Ctrl-C, SIGTERM or a failure.
 

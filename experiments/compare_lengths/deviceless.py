@@ -280,8 +280,9 @@ TABLE_3 = {
 _FITS_NOTE = (
     "*n* is the length, or the number of layers or sequences where that differs. *fits at* is the"
     " largest n of this run that fits, *not at* the smallest that does not, with what each needs "
-    "on one device; *reaches*, up to 16 times the largest known n (> beyond it), is where b·n + c·n²"
-    " (of sequences a + b·n) through the two largest would meet the device's memory, extrapolated."
+    "on one device; *reaches*, up to 16 times the largest known n (> beyond it), is where b·n + "
+    "c·n² (of sequences a + b·n) through the two largest would meet the device's memory, "
+    "extrapolated."
 )
 _GROWTH_NOTE = (
     "The power of n that the memory of a step grows with over the larger n, beside the formulas of "

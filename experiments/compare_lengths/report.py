@@ -497,8 +497,8 @@ _SHARES_NOTE = (
     "most to do at its peak, as both may work at once (the roofline of Williams et al. 2009). The "
     "units: *products* of matrices, and *functions*, which are exponentials, tanh, divisions and "
     "the like. Counted is what the traced program does, also what the mask hides; additions, "
-    "sorting and moving numbers count as nothing, so that a share is rather too small. Where a case "
-    "is faster than a peak, which was measured beside other work, it is the peak itself."
+    "sorting and moving numbers count as nothing, so that a share is rather too small. Where a "
+    "case is faster than a peak, which was measured beside other work, it is the peak itself."
 )
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "

@@ -243,10 +243,7 @@ def task(
         )
     ]
     validation = [part.of(batch) for batch in whole]
-    identity = {
-        "tokenizers": [side.digest for side in tokenizers],
-        "recipe": recipe.as_json(),
-    }
+    identity = {"tokenizers": [side.digest for side in tokenizers], "recipe": recipe.as_json()}
     objective = _objective(model, recipe, settings)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
     streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)
