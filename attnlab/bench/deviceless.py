@@ -117,13 +117,7 @@ def analyze(case: Case) -> Result:
     )
     if need is None:
         return dataclasses.replace(known, refused_bytes=lacks[0] if lacks else None)
-    return dataclasses.replace(
-        known,
-        argument_bytes=need.argument_bytes,
-        output_bytes=need.output_bytes,
-        temporary_bytes=need.temporary_bytes,
-        sent=program.sent,
-    )
+    return dataclasses.replace(known, **dataclasses.asdict(need), sent=program.sent)
 
 
 def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:

@@ -11,10 +11,10 @@ __all__ = ["add_file", "default_cache_dir", "writable"]
 
 def default_cache_dir() -> Path:
     """Returns `$XDG_CACHE_HOME/attnlab`, `~/.cache/attnlab`, or without a home one in /tmp."""
-    home = os.path.expanduser("~")  # unchanged where there is none, as of a container's user
-    if not (base := os.environ.get("XDG_CACHE_HOME")) and home == "~":
-        return Path(tempfile.gettempdir()) / f"attnlab-{os.getuid()}"
-    return Path(base or f"{home}/.cache") / "attnlab"
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base == "~/.cache":  # there is no home, as of a container's user
+        base = f"{tempfile.gettempdir()}/{os.getuid()}"
+    return Path(base) / "attnlab"
 
 
 def writable(folder: Path) -> Path:

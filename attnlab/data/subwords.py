@@ -7,6 +7,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import sentencepiece
@@ -20,7 +21,10 @@ from attnlab.tokens import BOS, EOS, PAD, UNK
 __all__ = ["SentencePiece", "train_sentencepiece"]
 
 MAX_BYTES = 2**30  # of a text; sentencepiece's own limit leaves out, silently, what has 4192
-_AS_IT_IS = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+_AS_IT_IS: dict[str, Any] = {
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}
 MAX_EXAMPLES = 1_000_000  # more of them do not change what is learnt, only how long it takes
 
 

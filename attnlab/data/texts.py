@@ -1,6 +1,6 @@
 """The records of TFDS as dictionaries of strings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
@@ -28,10 +28,10 @@ class Texts:
         self._records = records
         self._texts: list[dict[str, str]] | None = None
         if self._length <= IN_MEMORY:
-            indices: Sequence[int] = range(self._length)
             read: list[Mapping[str, Any]] = []
             for start in range(0, self._length, CHUNK):
-                read += records.__getitems__(list(indices[start : start + CHUNK]))
+                chunk = range(start, min(start + CHUNK, self._length))
+                read += records.__getitems__([*chunk])
             self._texts = [self._text(i, record) for i, record in enumerate(read)]
             self._records = None
 
@@ -44,15 +44,15 @@ class Texts:
         return self._text(index, self._records[index])
 
     def _text(self, index: int, record: Mapping[str, Any]) -> dict[str, str]:
-        texts = {}
-        for name, feature in self._features.items():
-            # real data is bytes, and integers where it is labels; tfds.testing.mock_data gives str
-            value = record[feature]
-            try:
-                texts[name] = value.decode() if isinstance(value, bytes) else str(value)
-            except UnicodeDecodeError as error:
-                raise Invalid(
-                    f"example {index}: {feature!r} is not UTF-8, byte {value[error.start]:#04x} "
-                    f"at place {error.start + 1}; prepare the data set again with its encoding"
-                ) from error
-        return texts
+        try:
+            return {name: _as_str(record[feature]) for name, feature in self._features.items()}
+        except UnicodeDecodeError as error:
+            raise Invalid(
+                f"example {index}: not UTF-8, byte {error.object[error.start]:#04x} at place "
+                f"{error.start + 1}; prepare the data set again with its encoding"
+            ) from error
+
+
+def _as_str(value: Any) -> str:
+    # real data is bytes, and integers where it is labels; tfds.testing.mock_data gives str
+    return value.decode() if isinstance(value, bytes) else str(value)

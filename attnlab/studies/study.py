@@ -285,12 +285,9 @@ class Study(abc.ABC, Generic[S, D]):
             title: (some[0].cell, [row.scores[name] for row in some])
             for title, some in by_title([row for row in rows if name in row.scores]).items()
         }
-
-        def rank(title: str) -> tuple[bool, float]:
-            mean = statistics.fmean(scores[title][1])
-            return math.isnan(mean), -mean if self.larger_is_better else mean
-
-        ranked = sorted(scores, key=rank)
+        sign = -1 if self.larger_is_better else 1
+        means = {title: sign * statistics.fmean(values) for title, (_, values) in scores.items()}
+        ranked = sorted(means, key=lambda title: (math.isnan(means[title]), means[title]))
         first = next(iter(self.axes))
         leaders = grouped(ranked, lambda title: scores[title][0][first])
         named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked

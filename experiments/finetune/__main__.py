@@ -24,7 +24,6 @@ from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
 from experiments import finetune
 from experiments.finetune.data import Data, in_order, open_data, shuffled
-from experiments.finetune.examples import Span
 from experiments.finetune.score import have_entities, out_of_reach, scores_of
 from experiments.finetune.settings import Settings
 
@@ -53,12 +52,10 @@ class Finetune(Study[Settings, Data]):
         data = open_data(settings)
         if settings.kind == "tag":
             have_entities(data.labels)  # refuses what they cannot be
-        spans = [one for one in data.examples["test"] if isinstance(one, Span)]
-        if spans and (lost := out_of_reach(data.rows["test"], spans)):
-            say(
-                f"{lost} of {len(spans)} answers to test on are no whole tokens, or were cut off: "
-                "no model finds them"
-            )
+        rows = data.rows["test"]
+        if lost := out_of_reach(rows, data.examples["test"]):
+            said = "answers to test on are no whole tokens, or were cut off: no model finds them"
+            say(f"{lost} of {len(rows)} {said}")
         return data
 
     def cells(self) -> list[Cell]:

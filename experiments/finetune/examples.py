@@ -75,12 +75,8 @@ def read(task: str, path: Path, columns: Sequence[str] = ()) -> list[Any]:
     Raises:
       Invalid: the file is missing, has another shape, or an empty text; one line, with its number.
     """
-    kinds: dict[str, Callable[[], Iterable[Example]]] = {
-        "classify": lambda: _classified(path, columns),
-        "tag": lambda: _tagged(path),
-        "span": lambda: _spans(path),
-    }
-    examples = list(kinds[task]())
+    others: dict[str, Callable[[Path], Iterable[Example]]] = {"tag": _tagged, "span": _spans}
+    examples = list(_classified(path, columns) if task == "classify" else others[task](path))
     if not examples:
         raise Invalid(f"{path}: there are no examples in it; give a file with some")
     return examples

@@ -11,7 +11,7 @@ import numpy as np
 from attnlab.runs.errors import Invalid
 from experiments.finetune.data import Data
 from experiments.finetune.encode import NONE, Encoded
-from experiments.finetune.examples import Span, Tagged
+from experiments.finetune.examples import Example, Span, Tagged
 
 
 def scores_of(kind: str, logits: np.ndarray, data: Data) -> dict[str, float]:
@@ -129,10 +129,11 @@ def answer_of(scores: np.ndarray, row: Encoded, example: Span) -> str:
     return _text_of(np.unravel_index(both.argmax(), both.shape), row, example)
 
 
-def out_of_reach(rows: Sequence[Encoded], examples: Sequence[Span]) -> int:
+def out_of_reach(rows: Sequence[Encoded], examples: Sequence[Example]) -> int:
     """How many examples have a right answer that the tokens of no span are, or that was cut off."""
     return sum(
-        _plain(_text_of(row.label, row, example)) not in _right(example)
+        isinstance(example, Span)
+        and _plain(_text_of(row.label, row, example)) not in _right(example)
         for row, example in zip(rows, examples, strict=True)
     )
 

@@ -121,8 +121,7 @@ class Translate(Study[Settings, Corpus]):
         best = max(tried, key=lambda one: one[1])[0] if tried else settings.length_penalty[0]
         translations = self._translate(model, "test", best)
         if processes.is_first():
-            written = as_lines(translations)
-            (place / "translations.txt").write_text(written, encoding="utf-8")
+            (place / "translations.txt").write_text(as_lines(translations), encoding="utf-8")
         metrics = read_metrics(place)
         _, rates = curve(metrics, "training", "tokens_per_second")
         steps, variances = curve(metrics, "validation", "gradient_variance")

@@ -116,7 +116,7 @@ def test_a_text_that_is_not_utf8_is_refused_with_its_place(monkeypatch, in_memor
             return [self[i] for i in indices]
 
     monkeypatch.setattr(texts, "IN_MEMORY", in_memory)
-    with pytest.raises(Invalid, match="example 1: 'de' is not UTF-8, byte 0xe4 at place 2; prep"):
+    with pytest.raises(Invalid, match="example 1: not UTF-8, byte 0xe4 at place 2; prepare"):
         texts.Texts(Records([{"de": b"a"}, {"de": b"k\xe4"}]), {"source": "de"})[1]
 
 
