@@ -30,8 +30,7 @@ class Texts:
         if self._length <= IN_MEMORY:
             read: list[Mapping[str, Any]] = []
             for start in range(0, self._length, CHUNK):
-                chunk = range(start, min(start + CHUNK, self._length))
-                read += records.__getitems__([*chunk])
+                read += records.__getitems__([*range(self._length)[start : start + CHUNK]])
             self._texts = [self._text(i, record) for i, record in enumerate(read)]
             self._records = None
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from tensorflow_datasets.features import ClassLabel, Text
 
 from attnlab.data.texts import Texts
 from attnlab.runs.errors import Invalid
@@ -47,9 +46,10 @@ def open_tfds(
       Invalid: it is not there, or in a format that cannot be read. The message is one line.
     """
     builder = tfds.builder_from_directory(prepared_folder(name, Path(data_dir)))
-    known = [key for key, kind in builder.info.features.items() if isinstance(kind, Text)]
+    there = builder.info.features.items()
+    known = [key for key, kind in there if isinstance(kind, tfds.features.Text)]
     features = features or usual_features(builder.info.supervised_keys, known)
-    labels = [key for key, kind in builder.info.features.items() if isinstance(kind, ClassLabel)]
+    labels = [key for key, kind in there if isinstance(kind, tfds.features.ClassLabel)]
     if not features or not set(features.values()) <= {*known, *labels}:
         raise Invalid(
             f"{name} has the texts {', '.join(known) or '(none)'}, not "
