@@ -3,6 +3,7 @@
 None imports another, except `compare_peers`: it is a preset of `compare_lengths`.
 """
 
+import os
 import signal
 import sys
 from types import TracebackType
@@ -25,6 +26,7 @@ def _name_what_is_missing(
 # `python -m experiments.NAME` first imports packages for seconds, where no `try` can catch an error
 # or Ctrl-C. So both are handled here, until `command_line.start` takes that back.
 if sys.argv[:1] == ["-m"]:
+    os.environ["MPLBACKEND"] = "agg"  # figures are files; a notebook's backend may not be here
     sys.excepthook = _name_what_is_missing
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not where nohup ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -9,16 +9,7 @@ from typing import TypeVar
 import jax
 
 from attnlab import platforms
-from attnlab.bench import (
-    mechanisms,
-    memory,
-    model_programs,
-    network,
-    programs,
-    targets,
-    topology,
-    work,
-)
+from attnlab.bench import mechanisms, memory, network, programs, targets, topology, work
 from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent
 from attnlab.bench.targets import Target
 from attnlab.runs.units import human
@@ -98,13 +89,6 @@ def compiled(
     return dataclasses.replace(program, note="; ".join(filter(None, [program.note, note])))
 
 
-def lower(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
-    """The program that a case names."""
-    if case.program == ATTENTION:
-        return programs.lower(case, mechanisms.build(case), devices)
-    return model_programs.lower(case, devices)
-
-
 def analyze(case: Case) -> Result:
     """Compiles the case for its target.
 
@@ -114,7 +98,14 @@ def analyze(case: Case) -> Result:
     assert case.target is not None
     target = targets.parse(case.target)
     devices = topology.devices(target)
-    program = compiled(lambda: lower(case, devices), target, devices)
+    if case.program == ATTENTION:
+        program = compiled(
+            lambda: programs.lower(case, mechanisms.build(case), devices), target, devices
+        )
+    else:
+        from attnlab.bench import model_programs  # its training needs packages that others do not
+
+        program = compiled(lambda: model_programs.lower(case, devices), target, devices)
     lacks, need = program.lacks(target), program.need
     said = needs(*lacks) if lacks else ""
     known = Result(
@@ -126,13 +117,7 @@ def analyze(case: Case) -> Result:
     )
     if need is None:
         return dataclasses.replace(known, refused_bytes=lacks[0] if lacks else None)
-    return dataclasses.replace(
-        known,
-        argument_bytes=need.argument_bytes,
-        output_bytes=need.output_bytes,
-        temporary_bytes=need.temporary_bytes,
-        sent=program.sent,
-    )
+    return dataclasses.replace(known, **dataclasses.asdict(need), sent=program.sent)
 
 
 def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:
@@ -151,7 +136,11 @@ def counted(result: Result) -> Result:
     case = result.case
     if case.target is None or result.status != "ok" or case.passes == DECODE:
         return result  # what of a cache is read, and so how long that takes, nobody counts
-    traceable = work.attention if case.program == ATTENTION else model_programs.traceable
+    traceable = work.attention
+    if case.program != ATTENTION:
+        from attnlab.bench import model_programs
+
+        traceable = model_programs.traceable
     target = targets.parse(case.target)
     return on_target(target, lambda: work.with_operations(result, traceable))[0]
 

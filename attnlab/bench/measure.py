@@ -63,9 +63,8 @@ def measure(
     *,
     repeats: int,
     limit_seconds: float = math.inf,
-    limit_bytes: float = math.inf,
-    run: bool = True,
     on_compiled: Callable[[Result], None] = lambda result: None,
+    **limits: Any,
 ) -> Result:
     """Measures one case.
 
@@ -75,10 +74,8 @@ def measure(
       repeats: number of timed samples.
       limit_seconds: time after the start of the first run by which every sample must be expected to
         end, or it is not started.
-      limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
-        own.
-      run: whether to run the program; False stops after compiling.
       on_compiled: function of the result as it is known before the first run.
+      **limits: `limit_bytes` and `run` of `prepare`.
 
     Returns:
       A result "ok", "too_large" or "too_slow". Whatever the mechanism raises, it raises.
@@ -90,14 +87,7 @@ def measure(
         on_compiled(known)
         began = time.perf_counter()
 
-    ready = prepare(
-        case,
-        text,
-        limit_seconds=limit_seconds,
-        limit_bytes=limit_bytes,
-        run=run,
-        on_compiled=compiled,
-    )
+    ready = prepare(case, text, limit_seconds=limit_seconds, on_compiled=compiled, **limits)
     if isinstance(ready, Result):
         return ready
     if case.passes == ACCURACY:
@@ -110,14 +100,8 @@ def measure(
         seconds.append(ready.sample())
         if ready.again is None:
             break
-    return timed(ready, seconds, repeats)
-
-
-def timed(ready: Ready, seconds: Sequence[float], repeats: int) -> Result:
-    """The row of a program with these samples."""
-    note = (
-        "" if len(seconds) == repeats else f"{len(seconds)} of {repeats} repeats in the time limit"
-    )
+    few = f"{len(seconds)} of {repeats} repeats in the time limit"
+    note = "" if len(seconds) == repeats else few
     return dataclasses.replace(
         ready.known, message=note, seconds=tuple(seconds), calls_per_sample=ready.calls
     )
@@ -133,6 +117,15 @@ def prepare(
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Ready | Result:
     """Compiles, sees whether it fits, runs once or twice and watches the memory.
+
+    Args:
+      case: case to prepare.
+      text: text that the inputs are made of.
+      limit_seconds: time of a call above a third of which it is not called again.
+      limit_bytes: size of a CPU's memory that the case may take; an accelerator has a limit of its
+        own.
+      run: whether to run the program; False stops after compiling.
+      on_compiled: function of the result as it is known before the first run.
 
     Returns:
       The program, or its row where it is not run.
@@ -195,24 +188,21 @@ def _cycles(case: Case, text: inputs.Text) -> bool:
 
 
 def _jax(
-    case: Case,
-    text: inputs.Text,
-    devices: Sequence[jax.Device],
-    limit_bytes: float,
-    run: bool,
+    case: Case, text: inputs.Text, devices: Sequence[jax.Device], limit_bytes: float, run: bool
 ) -> _Program | Result:
     """The compiled program, or why it does not run."""
     platform = devices[0].platform
     host = platform == "cpu"
     sharers = len(devices) if host else 1
-    start = time.perf_counter()
     as_run = _as_run(case)
     mechanism = None if case.program != ATTENTION else mechanisms.build(as_run)
     if mechanism is None:
         from attnlab.bench import model_programs  # takes seconds: the models and the training
 
+        start = time.perf_counter()
         lowered = model_programs.lower(case, devices)
     else:
+        start = time.perf_counter()
         lowered = programs.lower(as_run, mechanism, devices)
     compiled = lowered.compile()
     compile_seconds = time.perf_counter() - start
@@ -224,9 +214,7 @@ def _jax(
         case,
         "ok",
         compile_seconds=compile_seconds,
-        argument_bytes=need.argument_bytes,
-        output_bytes=need.output_bytes,
-        temporary_bytes=need.temporary_bytes,
+        **dataclasses.asdict(need),
         available_bytes=None if free is None else free // sharers,
         input_cycled=_cycles(case, text),
     )

@@ -81,11 +81,7 @@ def available_on_host(root: Path = Path("/")) -> int | None:
             base, names = root / "sys/fs/cgroup", ("memory.max", "memory.current", "inactive_file")
         elif "memory" in controllers.split(","):
             base = root / "sys/fs/cgroup/memory"
-            names = (
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-                "total_inactive_file",
-            )
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
         else:
             continue
         group = base / path.lstrip("/")

@@ -110,8 +110,7 @@ def lower_step(
     )
     shardings = parallel.shardings(state)
     return parallel.compile(step, donate=True, out=(shardings, parallel.whole)).lower(
-        _placed(state, shardings),
-        _placed(batch, jax.tree.map(lambda _: parallel.rows, batch)),
+        _placed(state, shardings), _placed(batch, jax.tree.map(lambda _: parallel.rows, batch))
     )
 
 

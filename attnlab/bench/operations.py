@@ -18,13 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.bench.case import Operations
-from attnlab.bench.jaxprs import (
-    called,
-    fori_trips,
-    opened,
-    parts_of_scan,
-    platform_taken,
-)
+from attnlab.bench.jaxprs import called, fori_trips, opened, parts_of_scan, platform_taken
 from attnlab.bench.roofline import PRODUCTS
 
 __all__ = ["count"]

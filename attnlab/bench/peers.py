@@ -157,11 +157,7 @@ def _sdpa(case: Case) -> Callable[..., Any]:
 
 
 def _function(
-    case: Case,
-    text: inputs.Text,
-    function: Callable[..., Any],
-    names: tuple[str, ...],
-    layout: str,
+    case: Case, text: inputs.Text, function: Callable[..., Any], names: tuple[str, ...], layout: str
 ) -> Call:
     """`layout`: the order of the axes of [b, l, n, h] that the peer wants, merged ones in ()."""
     import torch

@@ -18,6 +18,7 @@ _FEWEST = 4  # lengths of a fit whose error is worth a word
 _NO_ANSWER = 0.5
 _STEEPEST = 2.0  # nothing here grows faster than n²; a steeper line is noise
 _FAR, _FALLS = 3.0, 1.5
+_REACH = 16
 
 
 def seconds(result: Result) -> float | None:
@@ -241,11 +242,25 @@ class Fit:
       too_large: the shortest that did not fit, or None.
       estimate: the length (or depth, or batch) at which the need would reach what was available,
         extrapolated.
+      known: the longest whose need is known.
     """
 
     largest: int | None
     too_large: int | None
     estimate: float | None
+    known: int = 0
+
+    @property
+    def extrapolated(self) -> str:
+        """The estimate with two digits, up to `_REACH` times what is known: `≈ 17,000`, `> 4,100`.
+
+        Of short lengths fixed costs hide how the need grows.
+        """
+        most = _REACH * self.known
+        if self.estimate is None:
+            return ""
+        sign, number = ("≈", self.estimate) if self.estimate <= most else (">", most)
+        return f"{sign} {float(f'{number:.2g}'):,.0f}"
 
 
 def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
@@ -263,7 +278,8 @@ def _fit(rows: Sequence[Result], axis: str) -> Fit:
     free = [row.available_bytes for row in rows if row.available_bytes]
     reach = _reach_of_batch if axis == "batch" else _reach
     estimate = reach(needs, free[-1]) if needs and free else None
-    return Fit(max(ran, default=None), min(too_large, default=None), estimate)
+    known = max(needs, default=0)
+    return Fit(max(ran, default=None), min(too_large, default=None), estimate, known)
 
 
 def _reach(needs: Line, free: float) -> float | None:

@@ -10,8 +10,11 @@ __all__ = ["add_file", "default_cache_dir", "writable"]
 
 
 def default_cache_dir() -> Path:
-    """Returns `$XDG_CACHE_HOME/attnlab`, or `~/.cache/attnlab`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "attnlab"
+    """Returns `$XDG_CACHE_HOME/attnlab`, `~/.cache/attnlab`, or without a home one in /tmp."""
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if base == "~/.cache":  # there is no home, as of a container's user
+        base = f"{tempfile.gettempdir()}/{os.getuid()}"
+    return Path(base) / "attnlab"
 
 
 def writable(folder: Path) -> Path:

@@ -12,15 +12,7 @@ from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs import processes
 from attnlab.tokens import EOS
 
-__all__ = [
-    "EncodePair",
-    "Encoded",
-    "Example",
-    "Later",
-    "Source",
-    "count_tokens",
-    "count_too_long",
-]
+__all__ = ["EncodePair", "Encoded", "Example", "Later", "Source", "count_tokens", "count_too_long"]
 
 REMEMBERED = 2**18  # examples; 29,000 sentence pairs take 8 MB
 COUNTED = 2**25  # examples at most whose tokens are counted before a training; more are made up

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import io
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,23 +22,19 @@ from attnlab.data.lines import Row, read_pairs, read_tsv
 from attnlab.data.texts import Texts
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["content_digest", "open_pairs", "open_text", "open_tsv"]
+__all__ = ["content_digest", "open_text"]
 
 PAIR = ("source", "target")
 
 
-def open_pairs(
-    source: str | Path,
-    target: str | Path,
-    *,
-    split: str = "train",
-    cache_dir: str | Path | None = None,
+def open_text(
+    *paths: str | Path, split: str = "train", cache_dir: str | Path | None = None
 ) -> Texts:
-    """Examples {"source", "target"} of two aligned files, a sentence a line, in their order.
+    """Examples {"source", "target"} of UTF-8 texts, in their order; they may be gzipped.
 
     Args:
-      source: path of a UTF-8 text, may be gzipped.
-      target: path of its translation, line by line.
+      *paths: path of a text and that of its translation, a sentence a line, or the path of one file
+        with both in each line, separated by a tab.
       split: part of the data set, in the words of TFDS: "train" is all, "train[:1%]" a part.
       cache_dir: folder of prepared data; None is `cache.default_cache_dir()`.
 
@@ -46,24 +42,9 @@ def open_pairs(
       Invalid: a file that is missing, misaligned or not UTF-8; an empty line; a cache that
         cannot be written. The message is one line.
     """
-    paths = (Path(source), Path(target))
-    return prepared("pairs", paths, PAIR, functools.partial(read_pairs, *paths), split, cache_dir)
-
-
-def open_tsv(
-    path: str | Path, *, split: str = "train", cache_dir: str | Path | None = None
-) -> Texts:
-    """Examples {"source", "target"} of a file of two columns; otherwise as `open_pairs`."""
-    paths = (Path(path),)
-    return prepared("tsv", paths, PAIR, functools.partial(read_tsv, *paths), split, cache_dir)
-
-
-def open_text(
-    paths: Sequence[str], *, split: str = "train", cache_dir: str | Path | None = None
-) -> Texts:
-    """Examples of one path, a TSV, or of two, aligned files; as `open_tsv` and `open_pairs`."""
-    opened: Callable[..., Texts] = open_tsv if len(paths) == 1 else open_pairs
-    return opened(*paths, split=split, cache_dir=cache_dir)
+    files = tuple(map(Path, paths))
+    kind, read = ("tsv", read_tsv) if len(files) == 1 else ("pairs", read_pairs)
+    return prepared(kind, files, functools.partial(read, *files), split, cache_dir)
 
 
 class LocalInfo(tfds.core.DatasetInfo):
@@ -81,7 +62,6 @@ class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # typ
 
     Args:
       name: name of the data set.
-      columns: names of a row's columns.
       read: function () -> an iterator of the rows.
       data_dir: parent of the folder of the data set, which need not exist yet.
     """
@@ -91,15 +71,12 @@ class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # typ
     # import importlib_resources, which it does not install.
     url_infos = None
 
-    def __init__(
-        self, name: str, columns: tuple[str, ...], read: Callable[[], Iterator[Row]], data_dir: Path
-    ) -> None:
-        self.name = name
-        self._columns, self._read = columns, read
+    def __init__(self, name: str, read: Callable[[], Iterator[Row]], data_dir: Path) -> None:
+        self.name, self._read = name, read
         super().__init__(data_dir=data_dir, file_format="array_record")
 
     def _info(self) -> Any:
-        features = {column: tfds.features.Text() for column in self._columns}
+        features = {column: tfds.features.Text() for column in PAIR}
         return LocalInfo(
             builder=self, features=tfds.features.FeaturesDict(features), disable_shuffling=True
         )
@@ -114,7 +91,6 @@ class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # typ
 def prepared(
     kind: str,
     paths: tuple[Path, ...],
-    columns: tuple[str, ...],
     read: Callable[[], Iterator[Row]],
     split: str,
     cache_dir: str | Path | None,
@@ -122,14 +98,14 @@ def prepared(
     """Returns the rows that `read` gives of these files, prepared if they are not yet."""
     folder = Path(cache_dir or default_cache_dir())
     name = f"{kind}_{content_digest(paths)[:32]}"
-    builder = TextFiles(name, columns, read, folder)
+    builder = TextFiles(name, read, folder)
     if not builder.data_path.exists():
         if not sum(1 for _ in read()):  # reads all, so that what is wrong is said first
             raise Invalid(f"there is no text in {' and '.join(map(str, paths))}")
         writable(folder)
         prepare(builder)
-        builder = TextFiles(name, columns, read, folder)
-    return Texts(builder.as_data_source(split), {column: column for column in columns})
+        builder = TextFiles(name, read, folder)
+    return Texts(builder.as_data_source(split), {column: column for column in PAIR})
 
 
 def prepare(builder: TextFiles) -> None:

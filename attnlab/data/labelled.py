@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from attnlab.data.lines import decoded_lines
@@ -45,7 +45,8 @@ def classes_of(splits: Mapping[str, Sequence[Mapping[str, str]]]) -> list[str]:
     Raises:
       Invalid: a label that was not in training, or a single class.
     """
-    classes = _sorted(row["label"] for row in splits["train"])
+    labels = {row["label"] for row in splits["train"]}
+    classes = sorted(labels, key=lambda x: (0, int(x), x) if x.isdecimal() else (1, 0, x))
     require_classes(classes)
     for name, rows in splits.items():
         for number, row in enumerate(rows, 1):
@@ -55,7 +56,3 @@ def classes_of(splits: Mapping[str, Sequence[Mapping[str, str]]]) -> list[str]:
                     f"training: {', '.join(classes)}"
                 )
     return classes
-
-
-def _sorted(labels: Iterable[str]) -> list[str]:
-    return sorted(set(labels), key=lambda x: (0, int(x), x) if x.isdecimal() else (1, 0, x))

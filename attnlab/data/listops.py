@@ -15,8 +15,9 @@ import dataclasses
 import random
 import statistics
 from collections.abc import Callable, Sequence
+from typing import Any
 
-from attnlab.data.tasks import ENDLESS
+from attnlab.data.tasks import ENDLESS, Drawn
 from attnlab.tokens import NUM_SPECIAL
 
 __all__ = ["CLASSES", "VOCABULARY", "ListOps", "encode", "value"]
@@ -36,7 +37,7 @@ VOCABULARY = (*_DIGITS, *_NAMES, "]")
 
 
 @dataclasses.dataclass(frozen=True)
-class ListOps:
+class ListOps(Drawn):
     """Examples {"text", "label"}: "[MAX 2 9 [MIN 4 7 ] 0 ]" and 9.
 
     An example depends on the seed and its index alone; another seed is another split.
@@ -69,15 +70,9 @@ class ListOps:
                 f" min_length fit in; got {self.min_length}, {self.max_length} and {self.max_depth}"
             )
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> dict[str, str | int]:
-        if not 0 <= index < self.size:
-            raise IndexError(f"example {index} of {self.size}")
-        draw = random.Random(f"ListOps {self.seed} {index}").random
+    def draw(self, rng: random.Random) -> dict[str, Any]:
         while True:
-            tokens = self._tree(draw)
+            tokens = self._tree(rng.random)
             if len(tokens) >= self.min_length:
                 text = " ".join(tokens)
                 return {"text": text, "label": value(text)}

@@ -208,11 +208,7 @@ def cut(
 
 
 def masked_batches(
-    pairs: MaskedPairs,
-    *,
-    batch_size: int,
-    seed: int,
-    part: Part = WHOLE,
+    pairs: MaskedPairs, *, batch_size: int, seed: int, part: Part = WHOLE
 ) -> grain.IterDataset:
     """Endless batches, shuffled anew in every epoch, with a state as `train_batches` has it.
 

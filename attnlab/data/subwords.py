@@ -7,7 +7,9 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import sentencepiece
 
 from attnlab.data.cache import add_file, default_cache_dir
@@ -19,6 +21,10 @@ from attnlab.tokens import BOS, EOS, PAD, UNK
 __all__ = ["SentencePiece", "train_sentencepiece"]
 
 MAX_BYTES = 2**30  # of a text; sentencepiece's own limit leaves out, silently, what has 4192
+_AS_IT_IS: dict[str, Any] = {
+    "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}
 MAX_EXAMPLES = 1_000_000  # more of them do not change what is learnt, only how long it takes
 
 
@@ -53,6 +59,12 @@ class SentencePiece:
     def decode(self, ids: Iterable[int]) -> str:
         return self._processor.decode(list(until_end(ids)))
 
+    def places(self, text: str) -> np.ndarray:
+        """Characters (first, behind the last) of a text that each of its tokens has, [n, 2]."""
+        pieces = self._processor.encode(text, out_type=str)
+        ends = np.cumsum([0, *map(len, pieces)]) - 1  # the first begins with a blank of its own
+        return np.stack([np.maximum(ends[:-1], 0), ends[1:]], axis=1)
+
     def pieces(self, ids: Iterable[int]) -> list[str]:
         return [self._processor.id_to_piece(int(token)) for token in ids]
 
@@ -68,7 +80,8 @@ def train_sentencepiece(
     """Trains a tokenizer on a data set, or takes it from the cache.
 
     The same texts and settings give the same model. Of more than a million examples, a million are
-    read, equally spaced.
+    read, equally spaced. Texts are taken as they are, white space and Unicode too (sentencepiece's
+    own default folds both), so that a text of known characters comes back from its tokens.
 
     Args:
       source: examples of the training split.
@@ -83,7 +96,7 @@ def train_sentencepiece(
     """
     if not len(source):
         raise Invalid("no vocabulary can be made of no examples; give a text")
-    settings = f"{sentencepiece.__version__} {model_type} {vocab_size} {MAX_BYTES}"
+    settings = f"{sentencepiece.__version__} {model_type} {vocab_size} {MAX_BYTES} {_AS_IT_IS}"
     key = sha256([settings.encode(), *(text.encode() for text in texts(source, sides))])
     path = Path(cache_dir or default_cache_dir()) / f"sentencepiece-{key[:32]}.model"
     if path.is_file():
@@ -97,6 +110,7 @@ def train_sentencepiece(
             model_type=model_type,
             character_coverage=1.0,
             max_sentence_length=MAX_BYTES,
+            **_AS_IT_IS,
             pad_id=PAD,
             bos_id=BOS,
             eos_id=EOS,

@@ -6,15 +6,40 @@ import abc
 import dataclasses
 import random
 import string
+from typing import Any
 
-__all__ = ["ENDLESS", "MARK", "Copy", "KeyMatching", "Reversal", "SymbolTask"]
+__all__ = ["ENDLESS", "MARK", "Copy", "Drawn", "KeyMatching", "Reversal", "SymbolTask"]
 
 ENDLESS = 2**31 - 1  # a length that grain shuffles without a table
 MARK = "#"  # before a key
 
 
+class Drawn(abc.ABC):
+    """Examples that are drawn, each by the seed and its index alone.
+
+    Attributes:
+      seed: seed of all examples; another one is another split.
+      size: number of examples.
+    """
+
+    seed: int
+    size: int
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        if not 0 <= index < self.size:
+            raise IndexError(f"example {index} of {self.size}")
+        return self.draw(random.Random(f"{type(self).__name__} {self.seed} {index}"))
+
+    @abc.abstractmethod
+    def draw(self, rng: random.Random) -> dict[str, Any]:
+        """An example of random numbers that belong to it."""
+
+
 @dataclasses.dataclass(frozen=True)
-class SymbolTask(abc.ABC):
+class SymbolTask(Drawn):
     """Random words over the symbols 1 … num_symbols, written as numbers: `"3 17 17 5"`.
 
     The tokenizer is `tokenizers.Numbers(num_symbols + 1)`: the symbol 0 is a separator. Lengths and
@@ -44,13 +69,7 @@ class SymbolTask(abc.ABC):
                 f"{self.num_symbols}, {self.min_length}, {self.max_length}"
             )
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> dict[str, str]:
-        if not 0 <= index < self.size:
-            raise IndexError(f"example {index} of {self.size}")
-        rng = random.Random(f"{type(self).__name__} {self.seed} {index}")
+    def draw(self, rng: random.Random) -> dict[str, Any]:
         length = rng.randint(self.min_length, self.max_length)
         return self.example(rng.choices(range(1, self.num_symbols + 1), k=length))
 
@@ -86,7 +105,7 @@ class Reversal(SymbolTask):
 
 
 @dataclasses.dataclass(frozen=True)
-class KeyMatching:
+class KeyMatching(Drawn):
     """Examples {"first", "second", "label"}: random letters with a marked key each; 1 = the same.
 
     Half of the pairs match. A model that compares documents by one vector each must find the key,
@@ -116,26 +135,20 @@ class KeyMatching:
                 f"{self.key_length}, {self.length} and {self.num_letters}"
             )
 
-    def __len__(self) -> int:
-        return self.size
-
-    def __getitem__(self, index: int) -> dict[str, str | int]:
-        if not 0 <= index < self.size:
-            raise IndexError(f"example {index} of {self.size}")
-        draw = random.Random(f"KeyMatching {self.seed} {index}")
+    def draw(self, rng: random.Random) -> dict[str, Any]:
         letters = string.ascii_lowercase[: self.num_letters]
 
         def word(count: int) -> str:
-            return "".join(draw.choices(letters, k=count))
+            return "".join(rng.choices(letters, k=count))
 
         key = other = word(self.key_length)
-        label = draw.randrange(2)
+        label = rng.randrange(2)
         while not label and other == key:
             other = word(self.key_length)
 
         def document(key: str) -> str:
             free = self.length - 1 - self.key_length
-            before = draw.randint(0, free)
+            before = rng.randint(0, free)
             return word(before) + MARK + key + word(free - before)
 
         return {"first": document(key), "second": document(other), "label": label}

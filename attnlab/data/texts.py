@@ -1,7 +1,9 @@
 """The records of TFDS as dictionaries of strings."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+from attnlab.runs.errors import Invalid
 
 __all__ = ["Texts"]
 
@@ -15,6 +17,9 @@ class Texts:
     Args:
       records: a TFDS data source: dictionaries by index, values bytes, str or integers.
       features: names of the records' features, by the name that an example has for the text.
+
+    Raises:
+      Invalid: a text that is not UTF-8, in one line, when it is read.
     """
 
     def __init__(self, records: Any, features: Mapping[str, str]) -> None:
@@ -23,22 +28,28 @@ class Texts:
         self._records = records
         self._texts: list[dict[str, str]] | None = None
         if self._length <= IN_MEMORY:
-            indices: Sequence[int] = range(self._length)
-            self._texts = [
-                self._text(record)
-                for start in range(0, self._length, CHUNK)
-                for record in records.__getitems__(list(indices[start : start + CHUNK]))
-            ]
+            read: list[Mapping[str, Any]] = []
+            for start in range(0, self._length, CHUNK):
+                read += records.__getitems__([*range(self._length)[start : start + CHUNK]])
+            self._texts = [self._text(i, record) for i, record in enumerate(read)]
             self._records = None
 
     def __len__(self) -> int:
         return self._length
 
     def __getitem__(self, index: int) -> dict[str, str]:
-        return self._texts[index] if self._texts is not None else self._text(self._records[index])
+        if self._texts is not None:
+            return self._texts[index]
+        return self._text(index, self._records[index])
 
-    def _text(self, record: Mapping[str, Any]) -> dict[str, str]:
-        return {name: _as_str(record[feature]) for name, feature in self._features.items()}
+    def _text(self, index: int, record: Mapping[str, Any]) -> dict[str, str]:
+        try:
+            return {name: _as_str(record[feature]) for name, feature in self._features.items()}
+        except UnicodeDecodeError as error:
+            raise Invalid(
+                f"example {index}: not UTF-8, byte {error.object[error.start]:#04x} at place "
+                f"{error.start + 1}; prepare the data set again with its encoding"
+            ) from error
 
 
 def _as_str(value: Any) -> str:

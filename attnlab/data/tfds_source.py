@@ -46,9 +46,10 @@ def open_tfds(
       Invalid: it is not there, or in a format that cannot be read. The message is one line.
     """
     builder = tfds.builder_from_directory(prepared_folder(name, Path(data_dir)))
-    known = [key for key, kind in builder.info.features.items() if is_text(kind)]
+    there = builder.info.features.items()
+    known = [key for key, kind in there if isinstance(kind, tfds.features.Text)]
     features = features or usual_features(builder.info.supervised_keys, known)
-    labels = [key for key, kind in builder.info.features.items() if is_label(kind)]
+    labels = [key for key, kind in there if isinstance(kind, tfds.features.ClassLabel)]
     if not features or not set(features.values()) <= {*known, *labels}:
         raise Invalid(
             f"{name} has the texts {', '.join(known) or '(none)'}, not "
@@ -64,14 +65,6 @@ def usual_features(supervised: Any, known: list[str]) -> dict[str, str]:
     if {"source", "target"} <= set(known):
         return {"source": "source", "target": "target"}
     return {"text": "text"} if "text" in known else {}
-
-
-def is_text(feature: Any) -> bool:
-    return isinstance(feature, tfds.features.Text)
-
-
-def is_label(feature: Any) -> bool:
-    return isinstance(feature, tfds.features.ClassLabel)
 
 
 def records(builder: Any, name: str, split: str) -> Any:

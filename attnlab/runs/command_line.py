@@ -156,8 +156,9 @@ def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) ->
 def start(main: Callable[[list[str]], int]) -> NoReturn:
     """Runs an experiment's `main` as this process.
 
-    To `main` a reader that leaves (`| head`) is as Ctrl-C. What it leaves to say is said here, in
-    one line: that the disk is full, or Ctrl-C where there was nothing to keep.
+    A reader that leaves (`| head`, `| tee` on a full disk) ends nothing: what is left to print goes
+    nowhere. What `main` leaves to say is said here, in one line: that the disk is full, or Ctrl-C
+    where there was nothing to keep.
     """
     sys.excepthook = sys.__excepthook__
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
@@ -176,7 +177,7 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
 
 
 class _Output(io.FileIO):
-    """A standard stream whose reader may leave: then this process is asked to stop."""
+    """A standard stream whose reader may leave."""
 
     def write(self, data: Any) -> int:
         try:
@@ -187,7 +188,6 @@ class _Output(io.FileIO):
             os.close(nowhere)
             if not isinstance(error, BrokenPipeError):  # said once; what is left goes nowhere
                 raise
-            signal.raise_signal(signal.SIGINT)
             return len(data)
 
 
@@ -311,10 +311,7 @@ def _parsed(values: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
     """Reads the command line; False if it asked for help, which is then shown."""
     rest = values(argv)[1:]
     if values.help:
-        try:
-            print(_help(values, doc))
-        except KeyboardInterrupt:  # its reader has seen enough
-            pass
+        print(_help(values, doc))
         return False
     if rest:
         raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")

@@ -76,12 +76,7 @@ class Job(Generic[Item, Row]):
 
 
 def run(
-    job: Job[Item, Row],
-    items: Sequence[Item],
-    folder: Folder,
-    rows: Rows[Any, Row],
-    *,
-    where: str,
+    job: Job[Item, Row], items: Sequence[Item], folder: Folder, rows: Rows[Any, Row], *, where: str
 ) -> int:
     """Measures the items without a row and reports, also after Ctrl-C, SIGTERM or a failure.
 
@@ -234,9 +229,8 @@ def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
             raise
         yield job.lost(item, str(error))
     except Exception as error:
-        if job.lost is None or isinstance(error, (Invalid, Stopped, OSError)):
-            raise
-        if processes.count() > 1:  # the others are somewhere else now
+        alone = processes.count() == 1  # else the others are somewhere else now
+        if job.lost is None or not alone or isinstance(error, (Invalid, Stopped, OSError)):
             raise
         folder.note("".join(traceback.format_exception(error)))
         yield job.lost(item, one_line(error))

@@ -73,9 +73,7 @@ class SoFar(Generic[Row]):
 
 
 def so_far(
-    rows: Rows[Any, Row],
-    items: Mapping[str, Sequence[Hashable]],
-    settings: Flags,
+    rows: Rows[Any, Row], items: Mapping[str, Sequence[Hashable]], settings: Flags
 ) -> SoFar[Row]:
     """A run as far as its folder has it; `items` has the keys of each item's rows by its title."""
     every = [key for keys in items.values() for key in keys]

@@ -11,6 +11,7 @@ import abc
 import dataclasses
 import hashlib
 import itertools
+import math
 import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -284,9 +285,9 @@ class Study(abc.ABC, Generic[S, D]):
             title: (some[0].cell, [row.scores[name] for row in some])
             for title, some in by_title([row for row in rows if name in row.scores]).items()
         }
-        ranked = sorted(
-            scores, key=lambda x: statistics.fmean(scores[x][1]), reverse=self.larger_is_better
-        )
+        sign = -1 if self.larger_is_better else 1
+        means = {title: sign * statistics.fmean(values) for title, (_, values) in scores.items()}
+        ranked = sorted(means, key=lambda title: (math.isnan(means[title]), means[title]))
         first = next(iter(self.axes))
         leaders = grouped(ranked, lambda title: scores[title][0][first])
         named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked

@@ -103,7 +103,8 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
 def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
     """Whether the best loss fell by less than a share over the last fifth of the steps.
 
-    One validation that is worse by chance is none: two at least are in the last fifth.
+    One validation that is worse by chance is none: two at least are in the last fifth. One that is
+    not finite does not count.
 
     Args:
       losses: losses of the validations, by the step.
@@ -112,14 +113,15 @@ def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
     >>> falls = {100 * i: 1 + 1 / i for i in range(1, 11)}
     >>> is_plateau(falls, fall=0.03), is_plateau(falls, fall=0.01)
     (True, False)
-    >>> is_plateau({500: 2.0, 1000: 2.0}, fall=0.01)
-    False
+    >>> is_plateau({500: 2.0, 1000: 2.0}, fall=0.01), is_plateau({1: math.nan, **falls}, fall=0.03)
+    (False, True)
     """
-    last = max(losses, default=0)
-    before = [x for step, x in losses.items() if step <= 0.8 * last]
-    if not before or len(losses) - len(before) < 2:
+    known = {step: x for step, x in losses.items() if math.isfinite(x)}  # no min is of NaN
+    last = max(known, default=0)
+    before = [x for step, x in known.items() if step <= 0.8 * last]
+    if not before or len(known) - len(before) < 2:
         return False
-    return min(before) - min(losses.values()) < fall * abs(min(before))
+    return min(before) - min(known.values()) < fall * abs(min(before))
 
 
 def means_of(
@@ -245,7 +247,7 @@ class Progress:
 
     def _left(self, step: int, *more: tuple[int, float]) -> str:
         stretches = [*self._stretches, *more]
-        if not stretches:
+        if not stretches or step == self.steps:
             return ""
         return f"  {remaining.said(remaining.of_steps(self.steps - step, stretches))}"
 

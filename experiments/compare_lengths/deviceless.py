@@ -163,7 +163,6 @@ def _fits(results: Sequence[Result]) -> str:
                 over = mine.get(fit.too_large or 0)
                 if at is None and over is None:
                     continue  # none compiled: they are in the section "Not compiled"
-                estimate = "" if fit.estimate is None else f"≈ {report.two_digits(fit.estimate)}"
                 rows.append(
                     [
                         target,
@@ -171,7 +170,7 @@ def _fits(results: Sequence[Result]) -> str:
                         pass_title(chosen[0].case),
                         "none" if at is None else f"{fit.largest}: {human(at.memory_bytes)}",
                         "" if over is None else f"{fit.too_large}: {human(over.memory_bytes)}",
-                        estimate,
+                        fit.extrapolated,
                         limit,
                     ]
                 )
@@ -281,8 +280,9 @@ TABLE_3 = {
 _FITS_NOTE = (
     "*n* is the length, or the number of layers or sequences where that differs. *fits at* is the"
     " largest n of this run that fits, *not at* the smallest that does not, with what each needs "
-    "on one device; *reaches* is where b·n + c·n² (of sequences a + b·n) through the two largest "
-    "known n would meet the device's memory, extrapolated."
+    "on one device; *reaches*, up to 16 times the largest known n (> beyond it), is where b·n + "
+    "c·n² (of sequences a + b·n) through the two largest would meet the device's memory, "
+    "extrapolated."
 )
 _GROWTH_NOTE = (
     "The power of n that the memory of a step grows with over the larger n, beside the formulas of "

@@ -3,6 +3,7 @@
 import csv
 import functools
 import io
+import math
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -203,12 +204,18 @@ def accuracy(results: Sequence[Result]) -> list[str]:
 def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
     """The peaks that were measured, and the share of them that each case reaches.
 
-    Nothing where a peak is missing or nothing was counted.
+    Nothing where a peak is missing or nothing was counted. A case that is faster than a peak, which
+    was measured beside other work, is the peak itself.
     """
     rates = Rates.of_peaks(peaks)
     counted = [r for r in results if r.operations is not None and r.seconds]
     if rates is None or not counted:
         return []
+    bounds = {r.case: rates.bound(r.operations) for r in counted if r.operations is not None}
+    over = dict.fromkeys((bound.by for bound in bounds.values()), 1.0)
+    for r in counted:
+        by = bounds[r.case].by
+        over[by] = max(over[by], bounds[r.case].seconds / (r.median_seconds or math.inf))
     rows = [[_UNITS.get(x.unit.name, x.unit.name), x.unit.dtype, rate(x)] for x in peaks]
     parts = [
         "## Share of the machine's peak",
@@ -217,10 +224,10 @@ def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
     ]
 
     def cell(result: Result | None) -> str:
-        if result is None or result.operations is None or not result.median_seconds:
+        if result is None or result.case not in bounds or not result.median_seconds:
             return ""
-        least = rates.bound(result.operations)
-        return f"{least.seconds / result.median_seconds:.0%} {least.by}"
+        least = bounds[result.case]
+        return f"{least.seconds / result.median_seconds / over[least.by]:.0%} {least.by}"
 
     for passes in _timed(counted):
         title = f"### {PASS_TITLES[passes].capitalize()}, share"
@@ -273,8 +280,7 @@ def _fits(results: Sequence[Result], shown: Sequence[str]) -> str:
     rows = []
     for passes in shown:
         for label, fit in trends.fits(results, passes).items():
-            estimate = "" if fit.estimate is None else f"≈ {two_digits(fit.estimate)}"
-            cells = (fit.largest or "none", fit.too_large or "", estimate)
+            cells = (fit.largest or "none", fit.too_large or "", fit.extrapolated)
             rows.append([label, PASS_TITLES[passes], *map(str, cells)])
     return markdown_table(["mechanism", "pass", "ran", "did not fit", "extrapolated"], rows)
 
@@ -455,13 +461,13 @@ def times(results: Sequence[Result]) -> str:
     return "\n".join(parts)
 
 
-def counted(results: Sequence[Result], planned: int) -> str:
-    """How many cases have a result, and what became of the others."""
+def counted(results: Sequence[Result], peaks: Sequence[Peak], planned: int, unit: str) -> str:
+    """How many cases and peaks have a result, and what became of the other cases."""
     counts = {status: sum(r.status == status for r in results) for status in SHORT}
     bad = ", ".join(f"{n} × {SHORT[status]}" for status, n in counts.items() if n)
-    ok = sum(r.status == "ok" for r in results)
+    ok = len(peaks) + sum(r.status == "ok" for r in results)
     done = "compiled" if results[0].case.target else "measured"
-    return f"{ok} of {planned} cases {done}" + (f"; {bad}" if bad else "")
+    return f"{ok} of {planned} {unit} {done}" + (f"; {bad}" if bad else "")
 
 
 def rate(peak: Peak) -> str:
@@ -469,11 +475,6 @@ def rate(peak: Peak) -> str:
     unit = "FLOP/s" if peak.unit.name == PRODUCTS else "/s"
     size, letter = next((x for x in ((1e12, "T"), (1e9, "G")) if peak.rate >= x[0]), (1e6, "M"))
     return f"{peak.rate / size:.3g} {letter}{unit}"
-
-
-def two_digits(number: float) -> str:
-    """A number rounded to two digits, such as 17,000."""
-    return f"{float(f'{number:.2g}'):,.0f}"
 
 
 _RATIOS_NOTE = (
@@ -496,8 +497,8 @@ _SHARES_NOTE = (
     "most to do at its peak, as both may work at once (the roofline of Williams et al. 2009). The "
     "units: *products* of matrices, and *functions*, which are exponentials, tanh, divisions and "
     "the like. Counted is what the traced program does, also what the mask hides; additions, "
-    "sorting and moving numbers count as nothing, so that a share is rather too small. One above "
-    "100% means that a peak was measured beside other work."
+    "sorting and moving numbers count as nothing, so that a share is rather too small. Where a "
+    "case is faster than a peak, which was measured beside other work, it is the peak itself."
 )
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "
@@ -510,5 +511,6 @@ _CROSSOVER_NOTE = (
 )
 _FITS_NOTE = (
     "*ran* and *did not fit* are lengths of this run; *extrapolated* is where b·n + c·n² through "
-    "the two longest would reach the memory that was free and allowed, and was not measured."
+    "the two longest would reach the memory that was free and allowed, and was not measured: up to "
+    "16 times the longest, beyond which nobody knows (>)."
 )

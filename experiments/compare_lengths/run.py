@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 from attnlab import own
-from attnlab.attentions import kind_of, split_way
+from attnlab.attentions import KINDS, kind_of, split_way
 from attnlab.bench import memory, peers, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
@@ -62,7 +62,6 @@ def compare(
         case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
         variables=topology.environment() if settings.target else variables,
     ) as runner:
-        rows.environment = runner.environment
         rows.require_same_own(own.digests())
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
@@ -95,8 +94,10 @@ class Comparison:
         """
         self.cases = list(cases or settings.cases(runner.environment["devices"]))
         self.units = [] if cases else settings.units(self.cases)
+        self.unit = "cases and peaks" if self.units else "cases"
         self._settings, self._rows, self._runner = settings, rows, runner
         self._asked, self._markdown = asked or settings, markdown
+        rows.environment = _of_cases(runner.environment, self.cases)
         there = [x.row for x in rows.of(self.cases) if isinstance(x.row, Result)]
         done = {row.case for row in there if row.status not in LOST}
         left = [case for case in self.cases if case not in done]
@@ -112,6 +113,7 @@ class Comparison:
             )
         self._folder = folder
         self._last: Case | None = None  # the case before
+        self._said = ""
 
     @property
     def items(self) -> list[Item]:
@@ -121,7 +123,7 @@ class Comparison:
     def job(self) -> loop.Job[Item, Row]:
         """What `loop.run` does with each peak and each case."""
         return loop.Job(
-            unit="cases and peaks" if self.units else "cases",
+            unit=self.unit,
             measure=self._measure,
             done=lambda row: row.rate > 0 if isinstance(row, Peak) else row.status not in LOST,
             line=lambda rows: report.line(rows[0]),
@@ -151,6 +153,7 @@ class Comparison:
             made = self._report()
             loop.write(made, self._folder)
             say(f"\n{made.said}\n")
+            self._said = made.said
 
     @property
     def _over_devices(self) -> bool:
@@ -221,8 +224,9 @@ class Comparison:
         else:
             text, tables = report.markdown(done, peaks=self._peaks()), report.times(results)
             drawn |= {name: report.draw(results, name, devices) for name in ("time", "memory")}
-        counted = report.counted(results, len(self.cases))
-        return loop.Report(text, drawn, files, f"{tables}\n\n{counted}")
+        counted = report.counted(results, self._peaks(), len(self.items), self.unit)
+        said = f"{tables}\n\n{counted}"
+        return loop.Report(text, drawn, files, "" if said == self._said else said)
 
 
 def faster(first: Result, second: Result) -> Result:
@@ -342,6 +346,15 @@ def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:
 
 def _tell(words: str) -> None:
     say(words, end=" ")
+
+
+def _of_cases(environment: Mapping[str, Any], cases: Sequence[Case]) -> dict[str, Any]:
+    """The environment without the packages of mechanisms that no case has."""
+    used = {kind_of(a.kind).package for case in cases for a in case.model.attentions}
+    unused = {kind.package for kind in KINDS.values()} - used - {*provenance.PACKAGES}
+    versions = {k: v for k, v in environment["versions"].items() if k not in unused}
+    untested = environment["untested"] and [*filter(versions.get, environment["untested"])]
+    return {**environment, "versions": versions, "untested": untested}
 
 
 def _where(environment: dict[str, Any]) -> str:

@@ -142,7 +142,6 @@ class Runner(Workers):
         worker.send(case=dataclasses.asdict(case), run=run, in_turns=in_turns, **self._limits)
         so_far = Result(case, "ok")
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
-        begun = time.monotonic()
         tell(f"{stage} …")
         while True:
             # The worker keeps to the limit by itself, but cannot end a call that hangs.
@@ -167,9 +166,8 @@ class Runner(Workers):
                 return result, None
             so_far = structured(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
-            # Twice where the memory is told by another program (`memory.analyze`).
-            compiled = f"compiled in {time.monotonic() - begun:.1f} s, "
-            tell(f"{'' if so_far.compile_seconds is None else compiled}{stage} …")
+            took = so_far.compile_seconds
+            tell(f"{'' if took is None else f'compiled in {took:.1f} s, '}{stage} …")
 
     def peak(self, unit: Unit) -> Peak:
         """The peak of a unit, or why it was not measured."""

@@ -20,16 +20,7 @@ from attnlab.attentions import (
     split_way,
 )
 from attnlab.bench import inputs, sharding, targets, topology
-from attnlab.bench.case import (
-    ACCURACY,
-    ATTENTION,
-    BEAM,
-    DECODE,
-    PASSES,
-    SEARCHES,
-    TRAIN_STEP,
-    Case,
-)
+from attnlab.bench.case import ACCURACY, ATTENTION, BEAM, DECODE, PASSES, SEARCHES, TRAIN_STEP, Case
 from attnlab.bench.roofline import UNITS, Unit
 from attnlab.bench.targets import Target
 from attnlab.masks import Causal

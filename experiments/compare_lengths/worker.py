@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.attentions import KINDS
-from attnlab.bench import environment, inputs, peaks, work, workers
+from attnlab.bench import deviceless, environment, inputs, peaks, work, workers
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import Ready, measure, prepare
 from attnlab.bench.roofline import Unit
@@ -74,8 +74,6 @@ def guarded(
     """What `measure`, `prepare` or `deviceless.analyze` makes; an exception becomes a row too."""
     try:
         if case.target is not None:
-            from attnlab.bench import deviceless  # takes seconds: the models and the training
-
             return deviceless.counted(deviceless.analyze(case))
         made = do(case, text, **options)
         return counted(made) if isinstance(made, Result) else made

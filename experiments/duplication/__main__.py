@@ -89,11 +89,7 @@ class Duplication(Study[Settings, Drawn]):
 
         def examples(part: int) -> grain.IterDataset:
             return batches(
-                cell["word"],
-                settings.num_symbols,
-                cell.seed,
-                part,
-                batch_size=settings.batch_size,
+                cell["word"], settings.num_symbols, cell.seed, part, batch_size=settings.batch_size
             )
 
         task = Task(

@@ -12,6 +12,7 @@ RUN is the folder of a run of `pretrain`, or of one of its trainings. Each of it
 on the task as a whole (`tuned`), or only the classifier on its states (`frozen`), beside a model of
 the same sizes that was not pre-trained (`scratch`); each with every seed. Files have the shapes of
 GLUE (TSV with a header, or JSON lines), CoNLL (a word and its tag a line, blank lines between
-sentences) and SQuAD (JSON). --made makes a task of any text instead. A fresh folder gets
-results.jsonl, report.md and a figure. SIGTERM and Ctrl-C save; --resume=FOLDER goes on.
+sentences; entities in IOB, IOBES or BILOU) and SQuAD (JSON). --made makes a task of any text
+instead. A fresh folder gets results.jsonl, report.md and a figure. SIGTERM and Ctrl-C save;
+--resume=FOLDER goes on.
 """

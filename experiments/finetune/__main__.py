@@ -14,6 +14,8 @@ from matplotlib.figure import Figure
 from attnlab import own
 from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
+from attnlab.runs.command_line import say
+from attnlab.runs.errors import Lost
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import SERIES
 from attnlab.studies import command
@@ -22,7 +24,7 @@ from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
 from experiments import finetune
 from experiments.finetune.data import Data, in_order, open_data, shuffled
-from experiments.finetune.score import scores_of
+from experiments.finetune.score import have_entities, out_of_reach, scores_of
 from experiments.finetune.settings import Settings
 
 _LABELLED = {"classify": "sequence", "tag": "tokens", "span": "span"}
@@ -44,7 +46,17 @@ class Finetune(Study[Settings, Data]):
         " pre-training."
     )
     packages = "optax", "grain", "sentencepiece"
-    open = staticmethod(open_data)
+
+    @staticmethod
+    def open(settings: Settings) -> Data:
+        data = open_data(settings)
+        if settings.kind == "tag":
+            have_entities(data.labels)  # refuses what they cannot be
+        rows = data.rows["test"]
+        if lost := out_of_reach(rows, data.examples["test"]):
+            said = "answers to test on are no whole tokens, or were cut off: no model finds them"
+            say(f"{lost} of {len(rows)} {said}")
+        return data
 
     def cells(self) -> list[Cell]:
         return [
@@ -114,7 +126,10 @@ def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) 
         np.asarray(apply(variables, jnp.asarray(batch["tokens"]), jnp.asarray(batch["types"])))
         for batch in in_order(data.rows["test"], data.length, batch_size)
     ]
-    return np.concatenate(logits)[: len(data.rows["test"])]
+    made = np.concatenate(logits)[: len(data.rows["test"])]
+    if np.isnan(made).any():  # taken for the largest
+        raise Lost("the logits of the test examples are NaN")
+    return made
 
 
 def gaps_of(rows: Sequence[Row], measure: str) -> dict[tuple[str, str], list[float]]:

@@ -1,13 +1,13 @@
 """From labelled examples to the rows of batches, and back from a model's choice to words."""
 
 import dataclasses
-import re
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from attnlab.data.masking import joined
+from attnlab.data.subwords import SentencePiece
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import PAD, UNK
@@ -25,14 +25,14 @@ class Encoded:
       types: segments of the tokens [n].
       label: class []; classes of the tokens [n], `NONE` but for the first one of each word; or
         first and last token of the answer [2].
-      words: characters (first, behind the last) of the context that the word of each token has,
-        [n, 2], of a span.
+      places: characters (first, behind the last) of the context that each token has, [n, 2], of
+        a span.
     """
 
     tokens: np.ndarray
     types: np.ndarray
     label: np.ndarray
-    words: np.ndarray | None = None
+    places: np.ndarray | None = None
 
 
 def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
@@ -108,7 +108,9 @@ class Encoder:
 
     def _by_word(self, words: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
         """The tokens of words, and the number of the word of each."""
-        ids = [self._ids(word + " ") for word in words]  # sentencepiece drops the blank
+        # sentencepiece has the blank before a word in the word's first piece
+        blank = "" if isinstance(self.tokenizer, SentencePiece) else " "
+        ids = [self._ids(word + blank) for word in words]
         ids = [x if len(x) else np.array([UNK], np.int32) for x in ids]
         numbers = np.repeat(np.arange(len(ids)), [len(x) for x in ids])
         return np.concatenate(ids), numbers
@@ -123,22 +125,28 @@ class Encoder:
         return Encoded(*joined(ids), np.pad(label, 1, constant_values=NONE).astype(np.int32))
 
     def _span(self, example: Span) -> Encoded:
-        places = [found.span() for found in re.finditer(r"\S+", example.context)]
-        ids, numbers = self._by_word([example.context[a:b] for a, b in places])
-        question, ids = self._fitted(self._ids(example.question), ids, example.where)
+        question, ids = self._ids(example.question), self._ids(example.context)
+        question, ids = self._fitted(question, ids, example.where)
         before = len(question) + 2  # [CLS] question [SEP]
-        words = np.zeros((before + len(ids) + 1, 2), np.int32)
-        words[before:-1] = np.array(places)[numbers[: len(ids)]]
+        places = np.zeros((before + len(ids) + 1, 2), np.int32)
+        places[before:-1] = self._places(example.context)[: len(ids)]
         label = np.zeros(2, np.int32)  # [CLS]: no answer
         if example.answers:
             text, start = example.answers[0]
-            inside = (words[:, 0] < start + len(text)) & (words[:, 1] > start)
+            inside = (places[:, 0] < start + len(text)) & (places[:, 1] > start)
             at = np.flatnonzero(inside[before:-1]) + before
             if len(at):
                 label = np.array([at[0], at[-1]], np.int32)
             elif not self.cut:
-                raise Invalid(f"{example.where}: no word at the answer {text!r}")
-        return Encoded(*joined(question, ids), label, words)
+                raise Invalid(f"{example.where}: no token at the answer {text!r}")
+        return Encoded(*joined(question, ids), label, places)
+
+    def _places(self, text: str) -> np.ndarray:
+        """Characters (first, behind the last) of a text that each of its tokens has, [n, 2]."""
+        if isinstance(self.tokenizer, SentencePiece):
+            return self.tokenizer.places(text)
+        of_byte = np.repeat(np.arange(len(text)), [len(x.encode()) for x in text])
+        return np.stack([of_byte, of_byte + 1], axis=1)
 
 
 def stacked(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:

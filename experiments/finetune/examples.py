@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,12 +75,8 @@ def read(task: str, path: Path, columns: Sequence[str] = ()) -> list[Any]:
     Raises:
       Invalid: the file is missing, has another shape, or an empty text; one line, with its number.
     """
-    kinds: dict[str, Callable[[], Iterable[Example]]] = {
-        "classify": lambda: _classified(path, columns),
-        "tag": lambda: _tagged(path),
-        "span": lambda: _spans(path),
-    }
-    examples = list(kinds[task]())
+    others: dict[str, Callable[[Path], Iterable[Example]]] = {"tag": _tagged, "span": _spans}
+    examples = list(_classified(path, columns) if task == "classify" else others[task](path))
     if not examples:
         raise Invalid(f"{path}: there are no examples in it; give a file with some")
     return examples
@@ -94,9 +91,10 @@ def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
         if missing:
             raise Invalid(f"{where}: no {missing[0]!r}; it has {', '.join(values)}")
         for name in names:
-            if not isinstance(values[name], (str, int, float)):
+            value = values[name]
+            if not isinstance(value, (str, int, float)) or value != value:  # NaN
                 raise Invalid(
-                    f"{where}: {name!r} is {json.dumps(values[name])[:40]}, not a text or a number"
+                    f"{where}: {name!r} is {json.dumps(value)[:40]}, not a text or a number"
                 )
         *texts, label = (str(values[name]).strip() for name in names)
         if not all(texts) or not label:
@@ -156,14 +154,23 @@ def _chosen(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Se
 
 
 def _tagged(path: Path) -> Iterator[Tagged]:
+    columns = None
     for number, block in read_blocks(path):
         lines = [
-            (at, line.split())
+            # Other blanks, as those that do not break a line, are inside of words.
+            (at, re.split("\t" if "\t" in line else " +", line.strip("\t ")))
             for at, line in enumerate(block, number)
             if not line.startswith("-DOCSTART-")
         ]
-        if short := next((at for at, cells in lines if len(cells) < 2), None):
-            raise Invalid(f"{path}, line {short}: a word without a tag")
+        for at, cells in lines:
+            columns = columns or len(cells)
+            if len(cells) < 2 or not cells[-1].strip():
+                raise Invalid(f"{path}, line {at}: a word without a tag")
+            if len(cells) != columns:
+                raise Invalid(
+                    f"{path}, line {at}: {len(cells)} columns, and the first word has {columns}; "
+                    "put tabs between them where a word has blanks"
+                )
         if lines:
             words, tags = zip(*((cells[0], cells[-1]) for _, cells in lines), strict=True)
             yield Tagged(words, tags, f"{path}, line {lines[0][0]}")

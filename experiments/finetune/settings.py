@@ -39,9 +39,7 @@ class Settings(TrainFlags):
         "the label, the last. Without it: the usual ones of GLUE.",
     )
     made: str | None = flag(
-        None,
-        f"Task that is made of --input, in place of files: {', '.join(MADE)}.",
-        choices=MADE,
+        None, f"Task that is made of --input, in place of files: {', '.join(MADE)}.", choices=MADE
     )
     input: str | None = flag(None, "Text for --made, as `pretrain` has it.", is_path=True)
     train_examples: int = flag(1000, "Examples of --made to train on.", least=1)

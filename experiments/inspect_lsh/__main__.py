@@ -39,12 +39,7 @@ def run(settings: Settings, folder: Folder) -> int:
         or the folder cannot be made.
     """
     text = inputs.read(settings.input)
-    rows: Rows[Key, Any] = Rows(
-        folder,
-        _key,
-        [Quality, Beside, Profile],
-        derived=["shares"],
-    )
+    rows: Rows[Key, Any] = Rows(folder, _key, [Quality, Beside, Profile], derived=["shares"])
     rows.environment = environment.describe(text)
     rows.require_same_own(own.digests(f"{settings}"))
 

@@ -35,7 +35,7 @@ class LanguageModels(Study[Settings, Corpus]):
     """Models that differ in their attention alone, on as many tokens of a text; and a far copy."""
 
     flags = Settings
-    title = "Is LSH attention worth it?"
+    title = "Language models: quality against cost"
     axes = {"task": "tasks", "length": "lengths", "model": "models"}
     scores = {"bits per byte": ".3f", "symbols right": ".1%"}
     larger_is_better = False

@@ -12,12 +12,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, flag, written
 from attnlab.training.flags import TrainFlags, preset_flag, seeds_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
-from experiments.language_model.models import (
-    Sizes,
-    build,
-    rounds_of,
-    shares_qk,
-)
+from experiments.language_model.models import Sizes, build, rounds_of, shares_qk
 
 VOCABULARIES = ("bytes", "characters")
 TASKS = ("text", "copy")

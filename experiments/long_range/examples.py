@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -151,7 +152,7 @@ def _of_tfds(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
         source = open_tfds(
             settings.tfds_name,
             split=split,
-            data_dir=Path(settings.data_dir).expanduser(),
+            data_dir=Path(os.path.expanduser(settings.data_dir)),
             features={"text": "text", "label": "label"},
         )
         found[name] = [source[i] for i in range(len(source))]

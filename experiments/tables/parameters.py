@@ -12,14 +12,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.models import (
-    Bert,
-    BertPretraining,
-    Britz,
-    Reformer,
-    RNNSearch,
-    Transformer,
-)
+from attnlab.models import Bert, BertPretraining, Britz, Reformer, RNNSearch, Transformer
 from attnlab.models.transformer import LanguageModel, TransformerConfig
 from experiments.tables import verdicts
 

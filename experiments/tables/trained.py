@@ -201,7 +201,7 @@ class TrainedTable(Trained):
         for name, least in collapsed.items():
             for row, values in found.items():
                 seeds = [one[name] for one in values if name in one]
-                if seeds and (mean := statistics.fmean(seeds)) < least:
+                if seeds and not (mean := statistics.fmean(seeds)) >= least:  # NaN too
                     reasons.setdefault(row, f"collapsed, {name} {mean:{FORMS[name]}}")
         for row, values in found.items():
             if any(one.get(PLATEAU) == 0 for one in values):

@@ -161,6 +161,8 @@ def of_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
 
 def of_ratio(paper: float | str, ours: float) -> str:
     """The verdict on a ratio to another row: the paper's, or its word for it, beside ours."""
+    if not 0 < ours < math.inf:
+        return f"{UNDECIDED}: the ratio is {ours}"
     if isinstance(paper, str):
         return _beside(_SIDES[paper], _sign(math.log(ours), math.log(EVEN)), None)
     theirs, here = (_sign(math.log(x), math.log(EVEN)) for x in (paper, ours))
@@ -199,9 +201,9 @@ def of_count(printed: str, count: int) -> str:
 def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
     """The verdict on exponents by size: all of the paper's must be ours."""
     above = [ours[size] - exponent for size, exponent in paper.items()]
-    if max(map(abs, above)) <= TOLERANCE:
+    if all(abs(x) <= TOLERANCE for x in above):
         return EXACT
-    return NOT_EXACT + ": less" * (max(above) <= TOLERANCE)
+    return NOT_EXACT + ": less" * all(x <= TOLERANCE for x in above)
 
 
 def is_rounded(printed: str) -> bool:

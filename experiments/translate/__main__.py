@@ -121,9 +121,7 @@ class Translate(Study[Settings, Corpus]):
         best = max(tried, key=lambda one: one[1])[0] if tried else settings.length_penalty[0]
         translations = self._translate(model, "test", best)
         if processes.is_first():
-            (place / "translations.txt").write_text(
-                "\n".join(translations) + "\n", encoding="utf-8"
-            )
+            (place / "translations.txt").write_text(as_lines(translations), encoding="utf-8")
         metrics = read_metrics(place)
         _, rates = curve(metrics, "training", "tokens_per_second")
         steps, variances = curve(metrics, "validation", "gradient_variance")
@@ -244,10 +242,7 @@ def task(
         )
     ]
     validation = [part.of(batch) for batch in whole]
-    identity = {
-        "tokenizers": [side.digest for side in tokenizers],
-        "recipe": recipe.as_json(),
-    }
+    identity = {"tokenizers": [side.digest for side in tokenizers], "recipe": recipe.as_json()}
     objective = _objective(model, recipe, settings)
     samples = isinstance(model, RNNSearch) and model.attention != "soft"
     streams: tuple[str, ...] = ("dropout", "sample") if samples else ("dropout",)
@@ -283,6 +278,11 @@ def _objective(model: Seq2Seq, recipe: Recipe, settings: Settings) -> TokenCross
     )
 
 
+def as_lines(texts: Iterable[str]) -> str:
+    """Texts as the lines of a file, each in one: ends of lines in it, Unicode's too, are blanks."""
+    return "".join(" ".join(text.splitlines()) + "\n" for text in texts)
+
+
 def say_corpus(corpus: Corpus, settings: Settings) -> None:
     """Says how many pairs there are, and how many of them are too long to train on.
 
@@ -309,6 +309,15 @@ def say_corpus(corpus: Corpus, settings: Settings) -> None:
                 f"{left_out} of the first {looked_at} pairs have more than {max_length} tokens of "
                 f"{'one joint vocabulary' if joint else 'a vocabulary each'} and are left out of "
                 "training"
+            )
+        by, test = corpus.tokenizers(joint).target, corpus.splits["test"]
+        references = [test[i]["target"] for i in range(len(test))]
+        lost = [text for text in references if by.decode(by.encode(text)) != text]
+        if lost:
+            say(
+                f"{len(lost)} of {len(references)} references have characters that no token "
+                f"writes, as {lost[0][:60]!r}: no translation is right there; give training text "
+                "that has them"
             )
     for variant in settings.variants():
         if variant.changed:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -146,21 +147,21 @@ def _of_files(settings: Settings) -> dict[str, Source]:
     }
     opened = functools.partial(files.open_text, cache_dir=settings.cache_dir)
     if given["test"]:
-        return {name: opened(x) for name, x in given.items()}
-    pairs = len(opened(given["train"]))
+        return {name: opened(*x) for name, x in given.items()}
+    pairs = len(opened(*given["train"]))
     if pairs < FEWEST:
         raise Invalid(
             f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
             "--validation_files and --test_files as well"
         )
-    return {name: opened(given["train"], split=part) for name, part in HELD_OUT.items()}
+    return {name: opened(*given["train"], split=part) for name, part in HELD_OUT.items()}
 
 
 def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
     features = None
     if settings.direction:
         features = dict(zip(("source", "target"), settings.direction.split("-"), strict=True))
-    folder = Path(settings.data_dir or TFDS).expanduser()
+    folder = Path(os.path.expanduser(settings.data_dir or TFDS))
     return {
         split: tfds_source.open_tfds(name, split=split, data_dir=folder, features=features)
         for split in SPLITS

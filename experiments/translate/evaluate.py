@@ -134,8 +134,8 @@ def attention_entropy(
     def entropies(_: np.ndarray, batch: Batch) -> list[tuple[float, int]]:
         weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
         sums = weights.sum(-1, keepdims=True)
-        looks = (batch["target"] != tok.PAD) & (batch["target"] != tok.EOS) & (sums[..., 0] > 0)
-        shares = np.where(looks[..., None], weights / np.where(sums > 0, sums, 1), 0)
+        looks = (batch["target"] != tok.PAD) & (batch["target"] != tok.EOS) & (sums[..., 0] != 0)
+        shares = np.where(looks[..., None], weights / np.where(sums != 0, sums, 1), 0)
         of_rows = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=(1, 2))
         return list(zip(of_rows.tolist(), looks.sum(1).tolist(), strict=True))
 

@@ -34,9 +34,7 @@ class Settings(TrainFlags):
         200, "Number of steps between validations, each with a checkpoint.", least=1
     )
     data_files: tuple[str, ...] = flag(
-        (),
-        "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too.",
-        is_path=True,
+        (), "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too.", is_path=True
     )
     validation_files: tuple[str, ...] = flag(
         (),
@@ -65,9 +63,7 @@ class Settings(TrainFlags):
         least=1,
     )
     max_length: int = flag(
-        40,
-        "Tokens of the longest pair to train on; a translation may have 20 more.",
-        least=1,
+        40, "Tokens of the longest pair to train on; a translation may have 20 more.", least=1
     )
     pad_to: int = flag(
         16,

@@ -190,7 +190,7 @@ def test_a_training_is_split_by_a_mesh_as_by_a_name(shard, mesh):
             ("bert", "lsh-4"),
             ("language_model", "window-16"),
             ("language_model", "additive"),
-        ],
+        ]
     ),
 )
 def test_training_steps_lower(program, mechanism):

@@ -196,10 +196,7 @@ def test_what_runs_meanwhile_counts_when_it_starts_and_once():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "while(%from_one), condition=%unknown, body=%steps",
-            "runs an unknown number of times",
-        ),
+        ("while(%from_one), condition=%unknown, body=%steps", "runs an unknown number of times"),
         ("fusion(%x), kind=kCustom, calls=%goes_on", "a chain of collectives never begins"),
         ("ragged-all-to-all(%x), replica_groups={{0,1}}", "what ragged-all-to-all sends"),
         ("all-gather(%x), dimensions={0}", "HLO of another form: no .*replica_groups"),

@@ -81,10 +81,7 @@ def test_unknown_names_are_refused_with_the_known_ones(text, message):
 @pytest.mark.parametrize(
     ("target", "command"),
     daily(
-        [
-            ("v5e", "launch/local NAME --target=v5e …"),
-            ("h100", 'pip install "jax[cuda12-local]"'),
-        ],
+        [("v5e", "launch/local NAME --target=v5e …"), ("h100", 'pip install "jax[cuda12-local]"')],
         ("v5e", "launch/local NAME --target=v5e …"),
     ),
 )

@@ -94,6 +94,7 @@ def test_fits_tells_measured_from_extrapolated():
     assert dense.estimate == pytest.approx(1024 * (23 * 8) ** 0.5, rel=0.01)  # 128 MiB at 1024
     assert (lsh.largest, lsh.too_large) == (16384, None)
     assert lsh.estimate == pytest.approx(1024 * 23 * 64, rel=0.01)
+    assert (dense.extrapolated, lsh.extrapolated) == ("≈ 14,000", "> 260,000")  # 16 × 16384
 
 
 def test_of_a_batch_that_fits_the_state_is_a_constant():

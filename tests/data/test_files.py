@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.data import files
-from attnlab.data.files import open_pairs, open_tsv
+from attnlab.data.files import open_text
 from attnlab.runs.errors import Invalid
 
 GERMAN = ["Zwei Hunde.", "Ein Mädchen\u2028lacht.", "Drei"]
@@ -35,15 +35,15 @@ def cache(tmp_path):
 
 def test_aligned_files_are_read_in_order(write, cache):
     source, target = write("a.de.gz", GERMAN), write("a.en", ENGLISH, end="\r\n")
-    pairs = open_pairs(source, target, cache_dir=cache)
+    pairs = open_text(source, target, cache_dir=cache)
     assert [pairs[i] for i in range(len(pairs))] == PAIRS
-    part = open_pairs(str(source), str(target), split="train[1:]", cache_dir=cache)
+    part = open_text(str(source), str(target), split="train[1:]", cache_dir=cache)
     assert [part[i] for i in range(len(part))] == PAIRS[1:]
 
 
 def test_a_file_of_two_columns(write, cache):
     rows = [f"{pair['source']}\t{pair['target']}" for pair in PAIRS]
-    pairs = open_tsv(write("a.tsv", b"\xef\xbb\xbf" + "\n".join(rows).encode()), cache_dir=cache)
+    pairs = open_text(write("a.tsv", b"\xef\xbb\xbf" + "\n".join(rows).encode()), cache_dir=cache)
     assert [pairs[i] for i in range(len(pairs))] == PAIRS
 
 
@@ -51,22 +51,22 @@ def test_no_temporary_folder_is_left(write, cache, tmp_path, monkeypatch):
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    open_pairs(write("a.de", GERMAN), write("a.en", ENGLISH), cache_dir=cache)
+    open_text(write("a.de", GERMAN), write("a.en", ENGLISH), cache_dir=cache)
     assert not list(temporary.iterdir())
 
 
 def test_files_are_prepared_once_and_by_content(write, cache, monkeypatch):
     source, target = write("a.de", GERMAN), write("a.en", ENGLISH)
-    open_pairs(source, target, cache_dir=cache)
+    open_text(source, target, cache_dir=cache)
     (folder,) = cache.iterdir()
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with monkeypatch.context() as patch:
         patch.setattr(files, "prepare", None)  # calling it would fail
         copies = write("b.de", GERMAN), write("b.en", ENGLISH)
-        pairs = open_pairs(*copies, cache_dir=cache)
+        pairs = open_text(*copies, cache_dir=cache)
         assert [pairs[i] for i in range(len(pairs))] == PAIRS
     write("a.en", ["Two cats.", *ENGLISH[1:]])
-    assert open_pairs(source, target, cache_dir=cache)[0]["target"] == "Two cats."
+    assert open_text(source, target, cache_dir=cache)[0]["target"] == "Two cats."
     assert len(list(cache.iterdir())) == 2
     assert before == {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
@@ -83,14 +83,14 @@ def killed(self):
             os.kill(os.getpid(), signal.SIGKILL)
         yield i, example
 files.TextFiles._generate_examples = killed
-files.open_pairs({str(source)!r}, {str(target)!r}, cache_dir={str(cache)!r})
+files.open_text({str(source)!r}, {str(target)!r}, cache_dir={str(cache)!r})
 """
     (tmp_path / "tmp").mkdir()  # what it had no time to remove
     env = {**os.environ, "PYTHONPATH": ".", "TMPDIR": str(tmp_path / "tmp")}
     run = subprocess.run([sys.executable, "-c", script], env=env)
     assert run.returncode == -signal.SIGKILL
     assert list(cache.rglob("*incomplete*"))
-    pairs = open_pairs(source, target, cache_dir=cache)
+    pairs = open_text(source, target, cache_dir=cache)
     assert [pairs[i] for i in range(len(pairs))] == PAIRS * 20
 
 
@@ -100,11 +100,11 @@ def test_one_that_another_process_prepares_meanwhile(write, cache, monkeypatch):
 
     def slowly(builder):
         monkeypatch.setattr(files.TextFiles, "_generate_examples", generate)
-        open_pairs(source, target, cache_dir=cache)  # the other one
+        open_text(source, target, cache_dir=cache)  # the other one
         yield from generate(builder)
 
     monkeypatch.setattr(files.TextFiles, "_generate_examples", slowly)
-    assert open_pairs(source, target, cache_dir=cache)[0] == PAIRS[0]
+    assert open_text(source, target, cache_dir=cache)[0] == PAIRS[0]
     assert [path.name for path in cache.glob("*/*")] == ["1.0.0"]
 
 
@@ -121,7 +121,7 @@ BAD = {
 def test_what_is_wrong_with_pairs_is_said_in_one_line(write, cache, bad):
     source, target, message = BAD[bad]
     with pytest.raises(Invalid, match=message) as error:
-        open_pairs(write("a.de", source), write("a.en", target), cache_dir=cache)
+        open_text(write("a.de", source), write("a.en", target), cache_dir=cache)
     assert "\n" not in str(error.value)
     assert not cache.exists()  # nothing is left behind
 
@@ -129,34 +129,34 @@ def test_what_is_wrong_with_pairs_is_said_in_one_line(write, cache, bad):
 def test_what_is_wrong_with_other_files_is_said_in_one_line(write, cache, tmp_path):
     text = write("a.en", ENGLISH)
     with pytest.raises(Invalid, match=r"gone\.de: No such file or directory; give a text file$"):
-        open_pairs(tmp_path / "gone.de", text, cache_dir=cache)
+        open_text(tmp_path / "gone.de", text, cache_dir=cache)
     with pytest.raises(Invalid, match=r": Is a directory; give a text file$"):
-        open_tsv(tmp_path, cache_dir=cache)
+        open_text(tmp_path, cache_dir=cache)
     with pytest.raises(Invalid, match=r"a\.tsv, line 2: must be source, tab, target; got 3 col"):
-        open_tsv(write("a.tsv", b"a\tb\na\tb\tc\n"), cache_dir=cache)
+        open_text(write("a.tsv", b"a\tb\na\tb\tc\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"line 1: must be source, tab, target; got 1 column$"):
-        open_tsv(write("a.tsv", b"ab\n"), cache_dir=cache)
+        open_text(write("a.tsv", b"ab\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"a\.tsv, line 1 has an empty column; remove the line"):
-        open_tsv(write("a.tsv", b"a\t\n"), cache_dir=cache)
+        open_text(write("a.tsv", b"a\t\n"), cache_dir=cache)
     with pytest.raises(Invalid, match=r"byte 0xff in column 1; convert .* iconv -f UTF-16 -t"):
-        open_tsv(write("a.tsv", "a\tb\n".encode("utf-16")), cache_dir=cache)
+        open_text(write("a.tsv", "a\tb\n".encode("utf-16")), cache_dir=cache)
     packed = write("a.gz", [f"{line}\t{line}" for line in ENGLISH])
     unnamed = write("packed", packed.read_bytes())
-    assert list(open_tsv(unnamed, cache_dir=cache)) == list(open_tsv(packed, cache_dir=cache))
+    assert list(open_text(unnamed, cache_dir=cache)) == list(open_text(packed, cache_dir=cache))
     packed.write_bytes(packed.read_bytes()[:-9])
     with pytest.raises(Invalid, match=r"a\.gz is damaged, or not a gzip file: "):
-        open_tsv(packed, cache_dir=cache)
+        open_text(packed, cache_dir=cache)
     packed.write_bytes(b"plain")
     with pytest.raises(Invalid, match=r"a\.gz is damaged, or not a gzip file: Not a gzipped"):
-        open_tsv(packed, cache_dir=cache)
+        open_text(packed, cache_dir=cache)
     with pytest.raises(Invalid, match=r"cannot write to the cache folder .*a\.en.*name another"):
-        open_tsv(write("a.tsv", b"a\tb\n"), cache_dir=text)
+        open_text(write("a.tsv", b"a\tb\n"), cache_dir=text)
 
 
 @pytest.mark.skipif(not MULTI30K.is_dir(), reason="../shared/data/multi30k is not there")
 def test_multi30k(cache):
     names = [MULTI30K / f"test_2016_flickr.{language}.gz" for language in ("de", "en")]
-    pairs = open_pairs(*names, cache_dir=cache)
+    pairs = open_text(*names, cache_dir=cache)
     assert len(pairs) == 1000
     assert pairs[0] == {
         "source": "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",

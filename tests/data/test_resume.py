@@ -32,10 +32,7 @@ def packed(**options):
     return training(pack=True, **options)
 
 
-STREAMS = {
-    "buckets": lambda **options: training(pool_batches=7, **options),
-    "packed": packed,
-}
+STREAMS = {"buckets": lambda **options: training(pool_batches=7, **options), "packed": packed}
 
 
 def assert_same(batches, expected):

@@ -13,8 +13,7 @@ def symbols(text: str) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("task", "answer"),
-    [(Copy(**RANGE), list), (Reversal(**RANGE), lambda w: w[::-1])],
+    ("task", "answer"), [(Copy(**RANGE), list), (Reversal(**RANGE), lambda w: w[::-1])]
 )
 def test_the_target_is_the_answer(task, answer):
     examples = [task[i] for i in range(200)]

@@ -109,6 +109,17 @@ def test_strings_stay_strings():
     }
 
 
+@pytest.mark.parametrize("in_memory", [0, 100])
+def test_a_text_that_is_not_utf8_is_refused_with_its_place(monkeypatch, in_memory):
+    class Records(list):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    monkeypatch.setattr(texts, "IN_MEMORY", in_memory)
+    with pytest.raises(Invalid, match="example 1: not UTF-8, byte 0xe4 at place 2; prepare"):
+        texts.Texts(Records([{"de": b"a"}, {"de": b"k\xe4"}]), {"source": "de"})[1]
+
+
 def test_which_text_is_which(array_record):
     pair = dict(zip(GERMAN, ENGLISH, strict=True))
     found = examples(open_tfds("pairs:1.0.0", split="train", data_dir=array_record))

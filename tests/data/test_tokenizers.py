@@ -1,9 +1,11 @@
 import pickle
+import pwd
 
 import pytest
 import sentencepiece
 
 from attnlab.data import subwords as subwords_module
+from attnlab.data.cache import default_cache_dir
 from attnlab.data.dates import Dates
 from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Characters, Numbers
@@ -32,6 +34,16 @@ def test_text_comes_back(subwords):
     round_trips(Characters.of("注意naïve \0\n"), "naïve 注意 \0\n")
     for i in range(20):
         round_trips(subwords, DATES[i]["source"])
+
+
+def test_references_come_back_as_they_are(tmp_path):
+    """NFKC and folded blanks would make a perfect translation wrong."""
+    texts = ["5\u00a0€\u202f!  ½ ﬁn ", "他说：“ＡＢＣ，好。”", " a\tb\u3000"]
+    source = [{"target": text} for text in texts]
+    made = train_sentencepiece(source, ["target"], vocab_size=39, cache_dir=tmp_path)
+    for text in texts:
+        round_trips(made, text)
+        assert "".join(text[a:b] for a, b in made.places(text)) == text
 
 
 def test_vocabularies():
@@ -92,6 +104,13 @@ def test_a_vocabulary_that_cannot_be(tmp_path):
     with pytest.raises(Invalid, match="smaller than required_chars. 9 vs"):
         train_sentencepiece(DATES, vocab_size=9, cache_dir=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_user_without_a_home_has_a_cache_too(monkeypatch):
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", {}.__getitem__)  # knows nobody
+    assert default_cache_dir().is_absolute()
 
 
 def test_a_cache_that_cannot_be_written(tmp_path):

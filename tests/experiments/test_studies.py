@@ -16,10 +16,7 @@ from attnlab.studies.study import Cell, Study, identity
 from attnlab.training.flags import FREE
 
 # Flags without which the settings of a study are not valid.
-NEEDED = {
-    "pretrain": {"input": __file__},
-    "finetune": {"made": "order", "input": __file__},
-}
+NEEDED = {"pretrain": {"input": __file__}, "finetune": {"made": "order", "input": __file__}}
 
 
 def studies():

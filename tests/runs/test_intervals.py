@@ -43,6 +43,11 @@ def test_as_many_seeds_as_are_said_would_decide_and_fewer_would_not(gap, tie):
         assert side(tie, *varied(n - 1, gap)) is None
 
 
+def test_two_seeds_decide_nothing_against_three_either():
+    assert side(0, [1.0, 1.0], [9.0, 9.1, 9.2]) is side(0, [9.0, 9.1, 9.2], [1.0, 1.0]) is None
+    assert side(0, [1.0, 1.0, 1.0], [9.0, 9.1, 9.2]) == -1
+
+
 def varied(count, gap):
     """Two samples with a standard deviation of 1 each and a gap of their means."""
     values = [math.sin(i) for i in range(count)]

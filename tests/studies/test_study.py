@@ -6,6 +6,7 @@ import functools
 import hashlib
 import io
 import json
+import math
 import re
 import types
 from pathlib import Path
@@ -301,6 +302,8 @@ def test_the_answer_has_three_numbers_at_most():
     toy = Toy(Flags(), Words("", ""))
     rows = [row(width, 0, width / 10) for width in range(5)]
     assert toy.answer(rows) == "accuracy: 40.0% (4), 30.0% (3), 20.0% (2)"
+    unknown = [row(width, 0, math.nan) for width in (7, 8)]  # best where it stands in between
+    assert toy.answer([*rows[:2], *unknown, *rows[2:]]) == toy.answer(rows)
     several = [row(width, 0, width / 10, task=task) for task in "ab" for width in (1, 2)]
     toy.axes = {"task": "", "width": "widths"}
     assert toy.answer(several) == "accuracy: 20.0% (a, 2), 20.0% (b, 2)"

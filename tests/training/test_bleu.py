@@ -12,6 +12,8 @@ from attnlab.training.bleu import OF_BLEU, OF_EXACT_MATCH, by_length, corpus_ble
 HYPOTHESES = ["the cat sat on the mat .", "a b"]
 REFERENCES = ["the cat is on the mat .", "a c"]
 
+CHINESE = ["我喜欢你，但是我不能去。", "他们在公园里玩。", "这个问题很难回答吗？"]
+
 
 def test_bleu_by_hand():
     found = corpus_bleu(HYPOTHESES, REFERENCES)
@@ -47,6 +49,15 @@ def test_tokenizers_and_case_matter():
              for t in ("13a", "none")}  # fmt: skip
     assert apart == {True, False}
     assert corpus_bleu(["the end is now"], ["The end is now"]).score < 99
+
+
+def test_what_is_right_is_right_without_blanks_too():
+    """To 13a a sentence without blanks is one word, of which there are no four in a row."""
+    found = corpus_bleu(CHINESE, CHINESE)
+    assert found.score == pytest.approx(100) and "|tok:zh|" in found.signature
+    short, long = by_length(CHINESE, CHINESE, CHINESE, longest=(8, 20))
+    assert (short.count, long.count) == (1, 2) and short.score == pytest.approx(long.score) == 100
+    assert "|tok:13a|" in corpus_bleu(["a 男 b c d"], ["a 男 b c d"]).signature
 
 
 def test_exact_match_is_exact():

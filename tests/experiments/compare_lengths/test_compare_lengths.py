@@ -70,7 +70,7 @@ def finished(tmp_path_factory) -> Path:
     assert (
         "compiling … " in out
         and re.search(r"compiled in [\d.]+ s, running … ", out)
-        and "4 of 4 cases measured" in out
+        and "8 of 8 cases and peaks measured" in out
     )
     (folder,) = parent.iterdir()
     return folder

@@ -198,6 +198,12 @@ def test_a_share_is_the_least_time_over_the_median():
     assert "### Forward, share" in text and "backward" not in text
 
 
+def test_a_case_that_is_faster_than_a_peak_is_the_peak():
+    results = [counted("dot", 1024, 1e9), counted("lsh-4", 1024, 8e9)]  # 8 GFLOP in 60 ms
+    said = " ".join("\n".join(report.shares(results, PEAKS)).split())
+    assert "| 1024 | 37% products | 100% products |" in said  # not 50 % and 133 %
+
+
 def test_without_a_peak_or_a_count_there_is_no_section():
     results = [counted("dot", 1024, 1e9)]
     lost = dataclasses.replace(PEAKS[0], rate=0.0, message="killed")

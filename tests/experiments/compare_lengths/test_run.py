@@ -24,7 +24,8 @@ class Recorder:
 
     environment = {
         "platform": "cpu", "device": "Abacus 9000", "devices": 1, "cpus": 2,
-        "input": {"name": "a text", "sha256": "1"},
+        "input": {"name": "a text", "sha256": "1"}, "untested": ["keras", "jax"],
+        "versions": {"jax": "1", "keras": "2"},
     }  # fmt: skip
 
     def __init__(self, answer=None):
@@ -148,6 +149,7 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert "0.5 to 9.0" in report and "cores: lsh-4, n = 1024, forward (9.0)." in report
     assert "busy machine" not in out and [row.busy for row in found.values()].count(True) == 1
     assert "rows of several runs" not in report
+    assert "10 of 10 cases and peaks measured" in out and "keras" not in report
     # A resumed run repeats nothing twice, and says that it mixes times.
     lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
     folder.append(

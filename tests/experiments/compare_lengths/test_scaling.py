@@ -23,10 +23,7 @@ def results():
 def test_strong_and_weak_scaling_share_the_fewest_devices(results):
     kinds = scaling.by_kind(results)
     sizes = {kind: [(r.case.devices, r.case.batch) for r in found] for kind, found in kinds.items()}
-    assert sizes == {
-        "strong scaling": [(1, 4), (2, 4), (4, 4)],
-        "weak scaling": [(1, 4), (2, 8)],
-    }
+    assert sizes == {"strong scaling": [(1, 4), (2, 4), (4, 4)], "weak scaling": [(1, 4), (2, 8)]}
 
 
 def test_the_report_says_what_share_of_the_devices_work_counts(results):

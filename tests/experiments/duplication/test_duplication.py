@@ -153,11 +153,7 @@ def test_the_nearest_setting_comes_first():
     assert ranked == [
         (pytest.approx(0.0), ("shared", str(scaled), "sinusoid"), str(scaled)),
         (pytest.approx(1.0), ("shared", str(BASE), "sinusoid"), str(BASE)),
-        (
-            pytest.approx((44.8 + 42.5 + 26.9 + 2.5) / 4),
-            ("shared", str(BASE), "normal"),
-            str(BASE),
-        ),
+        (pytest.approx((44.8 + 42.5 + 26.9 + 2.5) / 4), ("shared", str(BASE), "normal"), str(BASE)),
         (
             pytest.approx((94.8 + 92.5 + 76.9 + 52.5) / 4),
             ("shared", str(BASE), "sinusoid"),

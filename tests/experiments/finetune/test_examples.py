@@ -3,13 +3,21 @@ import json
 import numpy as np
 import pytest
 
+from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import BOS, EOS
 from experiments.finetune import made
 from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Span, Tagged, read
-from experiments.finetune.score import answer_of, of_spans, of_tags
+from experiments.finetune.score import (
+    answer_of,
+    entities,
+    have_entities,
+    of_spans,
+    of_tags,
+    out_of_reach,
+)
 
 SQUAD = {"question": "Who?", "context": "It was  Ann Lee, they say.",
          "answers": {"text": ["Ann Lee"], "answer_start": [8]}}  # fmt: skip
@@ -74,9 +82,9 @@ def test_answers_are_found_again(tmp_path, nested):
     logits = [np.full((2, len(row.tokens)), -9.0) for row in rows]
     for scores, row in zip(logits, rows, strict=True):
         scores[[0, 1], row.label] = 9
-    assert answer_of(logits[0], rows[0], examples[0]) == "Ann Lee,"
+    assert answer_of(logits[0], rows[0], examples[0]) == "Ann Lee"
     assert of_spans(logits, rows, examples) == {"f1": 1, "exact match": 1}
-    logits[0][1, rows[0].label[1]], logits[0][1, rows[0].label[0]] = -9, 9  # "Ann" alone
+    logits[0][1, rows[0].label[1]], logits[0][1, rows[0].label[0] + 2] = -9, 9  # "Ann" alone
     assert of_spans(logits[:1], rows[:1], examples[:1]) == {
         "f1": pytest.approx(2 / 3),
         "exact match": 0,
@@ -96,7 +104,9 @@ def test_answers_are_found_again(tmp_path, nested):
         ("span", "a.json", json.dumps(SQUAD | {"context": " "}), "line 1: an empty context"),
         ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
         ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
+        ("classify", "a.jsonl", '{"text": NaN, "label": 1}', "line 1: 'text' is NaN, not a text"),
         ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
+        ("tag", "a.conll", "is O\nNew York B-LOC\n", "line 2: 3 columns, and the first word has 2"),
         ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),
         ("span", "a.json", json.dumps(SQUAD | {"question": 1}), "line 1: question is 1, not a"),
         ("span", "a.json", json.dumps(SQUAD | {"answers": {"text": ["A"], "answer_start": ["0"]}}),
@@ -159,6 +169,25 @@ def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():
     assert cut == {"f1": pytest.approx(2 / 3), "accuracy": 0.5}
 
 
+@pytest.mark.parametrize("parts", ["BIIBB", "IIIBB", "BIESS", "BILUU", "BMEWW"])
+def test_entities_are_the_same_in_every_scheme(parts):
+    """Merged neighbors would make a wrong model right."""
+    tags = [f"{part}-X" for part in parts]
+    assert entities(["O", *tags, "I-Y", "I-Y"]) == {
+        (1, 4, "X"), (4, 5, "X"), (5, 6, "X"), (6, 8, "Y")
+    }  # fmt: skip
+    assert have_entities(["O", *tags]) and not have_entities(["O", "NN"])
+    with pytest.raises(Invalid, match="the tag 'PER' is no part of an entity, and 'B-X' is"):
+        have_entities(["O", "B-X", "PER"])
+
+
+def test_a_word_has_the_blanks_that_its_line_does_not_divide_at(tmp_path):
+    (tabs,) = read("tag", file(tmp_path, "a", "New York\tB-LOC\nis\tO\n"))
+    (blanks,) = read("tag", file(tmp_path, "b", "New\u00a0York  B-LOC\nis O \n"))
+    assert (tabs.words, blanks.words) == (("New York", "is"), ("New\u00a0York", "is"))
+    assert tabs.tags == blanks.tags == ("B-LOC", "O")
+
+
 def test_a_word_without_a_token_keeps_the_others_at_their_tags():
     class Dropping(Bytes):
         def encode(self, text):
@@ -166,6 +195,26 @@ def test_a_word_without_a_token_keeps_the_others_at_their_tags():
 
     row = Encoder(Dropping(), 20, ("a", "b"))(Tagged(("-", "x"), ("b", "a"), ""))
     assert row.label[row.label != NONE].tolist() == [1, 0]
+
+
+def test_a_perfect_model_is_right_whatever_a_token_is(tmp_path):
+    long = "the counter-revolutionary administrations"  # 41 bytes, BERT's 30 tokens are WordPieces
+    contexts = (f"He fled from {long}!", "他们在公园里玩。", "It was 5\u00a0€ (1990–95), ½ off ")
+    examples = [
+        Span("Q", context, ((text, context.index(text)),), "x")
+        for context, text in zip(contexts, (long, "公园", "1990"), strict=True)
+    ]
+    texts = [{"text": c} for context in contexts for c in (context, *context)]
+    letters = train_sentencepiece(texts, ("text",), vocab_size=50, cache_dir=tmp_path)
+    for tokenizer in (Bytes(), letters):
+        rows = [Encoder(tokenizer, 80, ())(one) for one in examples]
+        logits = [np.zeros((2, len(row.tokens))) for row in rows]
+        for scores, row in zip(logits, rows, strict=True):
+            scores[[0, 1], row.label] = 9
+        assert of_spans(logits, rows, examples) == {"f1": 1, "exact match": 1}
+        assert out_of_reach(rows, examples) == 0
+    rows[0].label[1] -= 1
+    assert out_of_reach(rows, examples) == 1
 
 
 def test_an_answer_is_of_words_of_the_context():
@@ -240,6 +289,6 @@ def test_too_few_documents_are_said_as_such(tmp_path, kind, documents, said):
 
 def test_spans_outside_of_what_was_cut_have_no_answer():
     one = Span("Q", "aa bb cc", (("cc", 6),), "x")
-    with pytest.raises(Invalid, match="x: 13 tokens"):
+    with pytest.raises(Invalid, match="x: 12 tokens"):
         Encoder(Bytes(), 8, ())(one)
     assert Encoder(Bytes(), 8, (), cut=True)(one).label.tolist() == [0, 0]

@@ -59,10 +59,7 @@ def curve_of(folder):
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"models": "exact,local"},
-            "--models=exact,local: no attention 'local'; valid: exact, ",
-        ),
+        ({"models": "exact,local"}, "--models=exact,local: no attention 'local'; valid: exact, "),
         ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
         ({"input": "nowhere"}, "--input=nowhere: there is no such file"),
     ],

@@ -16,13 +16,7 @@ from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid
 from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model import corpus
-from experiments.language_model.models import (
-    ablated,
-    build,
-    rounds_of,
-    streams,
-    with_rounds,
-)
+from experiments.language_model.models import ablated, build, rounds_of, streams, with_rounds
 from experiments.language_model.settings import PRESETS, Settings
 from tests.daily import daily
 

@@ -36,10 +36,7 @@ SIZES |= {"test_examples": 5, "batch_size": 4}
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (
-            {"mechanisms": ("lsh",)},
-            "--mechanisms=lsh: no attention 'lsh'; valid: exact, ",
-        ),
+        ({"mechanisms": ("lsh",)}, "--mechanisms=lsh: no attention 'lsh'; valid: exact, "),
         ({"num_heads": 5}, "--width=64 --num_heads=5: give heads that divide it"),
         ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
         ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),

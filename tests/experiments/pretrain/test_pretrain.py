@@ -73,10 +73,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     status, _, err = run(pretrain, *flags, *other_seed)
     assert status == 2 and f"--init_from={tmp_path / 'mlm'}: " in err and "seed 2" in err
     for changed, said in (
-        (
-            f"--init_from={pretraining}",
-            "both have seed 0; give the folder of one",
-        ),
+        (f"--init_from={pretraining}", "both have seed 0; give the folder of one"),
         ("--tokenizer=sentencepiece", "a checkpoint of another vocabulary, bytes of 260 ids"),
         ("--hidden=9", "give its sizes, with --max_length"),
     ):
@@ -92,10 +89,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
         (("--input=pyproject.toml", "--vocab_size=99"), "--vocab_size=99: bytes have their own"),
         (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
         (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
-        (
-            ("--attention=lsh",),
-            "--attention=lsh: no attention 'lsh'; valid: exact, dot, ",
-        ),
+        (("--attention=lsh",), "--attention=lsh: no attention 'lsh'; valid: exact, dot, "),
         (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
         (("--seeds=1,1",), "--seeds=1,1: give each once"),
         (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),

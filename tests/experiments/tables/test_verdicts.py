@@ -1,6 +1,7 @@
 """The rules of the verdicts, each verdict once, on numbers made up for it."""
 
 import dataclasses
+import math
 
 import pytest
 
@@ -9,12 +10,15 @@ from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import (
     DIFFERENCE,
     NO_DIFFERENCE,
+    NOT_EXACT,
     OPPOSITE,
     REPRODUCED,
     UNDECIDED,
     Gap,
     kind,
+    of_exponents,
     of_gap,
+    of_ratio,
     worst,
 )
 
@@ -71,6 +75,17 @@ def test_a_collapse_is_not_compared_but_where_it_is_what_is_claimed():
     assert table.judged(collapsed, found, 0.3) == "not comparable: collapsed, BLEU 5.0"
     assert kind(table.judged(collapsed, found, 0.3, of_collapse=True)) == "same direction"
     assert table.judged(other, found, 0.3) == table.judged(other, found, 0.3, of_collapse=True)
+
+
+@pytest.mark.parametrize("paper", ["less", "level", "more", 0.5, 2.0])
+@pytest.mark.parametrize("ours", [math.nan, math.inf, 0.0])
+def test_what_is_no_number_is_on_no_side(paper, ours):
+    assert kind(of_ratio(paper, ours)) == UNDECIDED
+    values = [math.nan, 0.0, 1.0]
+    assert kind(of_gap(Gap("", "", paper, (values,)), tie=0.3)) == UNDECIDED
+    assert of_exponents({"n": 1.0, "d": 2.0}, {"n": 1.0, "d": math.nan}) == NOT_EXACT
+    table = dataclasses.replace(TABLE, collapsed={"BLEU": 10})
+    assert "A1" in table.reasons({"A1": [{"BLEU": x} for x in values]}, table.collapsed)
 
 
 def test_the_worst_of_a_kind_is_the_farthest_from_the_papers_size():

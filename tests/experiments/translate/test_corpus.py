@@ -6,6 +6,7 @@ import pytest
 
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
+from experiments.translate.__main__ import as_lines, say_corpus
 from experiments.translate.corpus import open_corpus
 from experiments.translate.settings import SPLITS, Settings
 from tests.data.tfds_sets import ENGLISH, GERMAN, Pairs, prepared
@@ -92,6 +93,22 @@ def test_a_checkpoint_can_tell_one_corpus_from_another(texts):
 def test_too_few_pairs_to_hold_any_out_are_refused(texts):
     with pytest.raises(Invalid, match="--data_files: of 5 pairs one percent is none"):
         open_corpus(of_files(texts, "few"))
+
+
+def test_references_that_no_token_writes_are_counted(texts, tmp_path, capsys):
+    odd = write(tmp_path / "odd.tsv", [f"Hund\t{x}" for x in ("dog", "dog ∑", "dog\u00a01 ")])
+    train = write(tmp_path / "train.tsv", [*map("\t".join, PAIRS), "Katze\tcat\u00a02"])
+    flags = {"validation_files": texts["few"], "test_files": (odd,), "models": ("rnn_search",)}
+    settings = of_files({**texts, "odd": (train,)}, "odd", **flags)
+    say_corpus(open_corpus(settings), settings)
+    assert "1 of 3 references have characters that no token writes, as 'dog ∑'" in (
+        capsys.readouterr().out
+    )
+
+
+def test_a_translation_is_one_line():
+    texts = ["a\nb", "", "c\u2028d\r", "e"]
+    assert as_lines(texts).splitlines() == ["a b", "", "c d", "e"]
 
 
 def test_the_embedded_task_needs_nothing():
