@@ -1,8 +1,8 @@
 """Runs an experiment as one SkyPilot task, on any cloud that SkyPilot has access to.
 
     launch/sky [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
-    launch/sky --accelerators=H100:8 --nodes=2 translate --output_dir=gs://BUCKET/runs
-    launch/sky --accelerators=tpu-v6e-8 --managed --spot translate --output_dir=gs://BUCKET/runs
+    launch/sky --accelerators=H100:8 --nodes=2 translate --output_dir=gs://my-bucket/runs
+    launch/sky --accelerators=tpu-v6e-8 --managed --spot translate --output_dir=gs://my-bucket/runs
 
 NAME FLAGS… are those of launch/local; paths in them are those of the nodes, where the bucket is
 /bucket. The nodes get this checkout at its git revision and make .venv as launch/local does. One

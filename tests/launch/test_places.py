@@ -69,6 +69,7 @@ def test_help_tells_options_and_names(site, place):
         (["hello", "--output_dir="], "--output_dir has no value; give a folder"),
         (["hello", "--output_dir"], "--output_dir has no value"),
         (["hello", "--output_dir=gs://bucket"], "give gs://BUCKET/FOLDER"),
+        (["hello", "--output_dir=gs://Bucket/runs"], "gs://my-bucket/runs; the name of a bucket has no"),
         (["hello", "--output_dir=s3://bucket/runs"], "give gs://BUCKET/FOLDER"),
         (["hello", "--output_dir=gs://bucket/../runs"], "give gs://BUCKET/FOLDER"),
         (["hello", "--resume=/no/such"], "--resume=/no/such: no run is there"),
