@@ -46,8 +46,7 @@ nitpick_ignore_regex = [
     ("py:class", "attnlab.ops.lsh.running_mean.RunningMean"),  # a field of DecodeState
 ]
 
-nb_execution_mode = "cache"  # a notebook runs again when its text changes
-nb_execution_raise_on_error = True
+nb_execution_mode = "cache"  # a notebook runs again when its text changes; CI keeps the cache
 nb_execution_timeout = 600
 nb_merge_streams = True  # the lines that a cell prints are one block
 
@@ -69,15 +68,30 @@ html_css_files = ["figures.css"]
 
 
 def link_outside(app, docname, source):
-    """Makes downloads of links to pages beside docs/, which GitHub shows and Sphinx does not."""
+    """Leads links to pages beside docs/, which GitHub shows, to where they are shown here.
 
-    def download(link):
-        path = os.path.normpath(os.path.join(os.path.dirname(docname), link[2]))
-        return f"{{download}}`{link[1]} <{link[2]}>`" if path.startswith("..") else link[0]
+    Kept reports, of which docs/results is a link to the folder, are pages that no menu lists.
+    """
 
-    source[0] = re.sub(r"(?<!!)\[([^][]+)\]\(([^)#:]+\.md)\)", download, source[0])
+    def shown(link):
+        path = os.path.normpath(os.path.join("docs", os.path.dirname(docname), link[2]))
+        place = re.sub("^(?:docs|experiments)/(results/|README)", _shown_as, path)
+        if place != path:
+            return f"[{link[1]}](/{place})"
+        outside = not path.startswith("docs/")
+        return f"{{download}}`{link[1]} <{link[2]}>`" if outside else link[0]
+
+    source[0] = re.sub(r"(?<!!)\[([^][]+)\]\(([^)#:]+\.md)\)", shown, source[0])
+    if docname.startswith("results/"):
+        source[0] = f"---\norphan: true\n---\n{source[0]}"
+
+
+def _shown_as(match):
+    return "experiments" if match[1] == "README" else "results/"
 
 
 def setup(app):
     """Called by Sphinx."""
     app.connect("source-read", link_outside)
+    # It copies files when all is built. With it notebooks run side by side, a process for each core.
+    app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
