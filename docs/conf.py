@@ -2,6 +2,7 @@
 
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,17 @@ jax.lax.PrecisionLike = TypeAliasType("PrecisionLike", jax.lax.PrecisionLike)
 import attnlab  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parent))  # docstrings.py
+
+
+def _repository():
+    """Where the clone is from, for links to the sources; "" where nobody could open that."""
+    command = ["git", "-C", Path(__file__).parent, "remote", "get-url", "origin"]
+    try:
+        url = subprocess.run(command, capture_output=True, text=True).stdout.strip()
+    except OSError:
+        return ""
+    return url.removesuffix(".git") if url.startswith("https://") else ""
+
 
 project = "attnlab"
 author = "The attnlab authors"
@@ -65,6 +77,13 @@ html_title = "attnlab"
 html_show_sphinx = False
 html_static_path = ["_static"]
 html_css_files = ["figures.css"]
+if repository := _repository():
+    html_theme_options = {
+        "source_repository": repository,
+        "source_branch": "main",
+        "source_directory": "docs/",
+        "footer_icons": [{"name": "", "url": repository, "html": "Repository", "class": ""}],
+    }
 
 
 def link_outside(app, docname, source):
@@ -75,9 +94,9 @@ def link_outside(app, docname, source):
 
     def shown(link):
         path = os.path.normpath(os.path.join("docs", os.path.dirname(docname), link[2]))
-        place = re.sub("^(?:docs|experiments)/(results/|README)", _shown_as, path)
-        if place != path:
-            return f"[{link[1]}](/{place})"
+        page = re.fullmatch(r"(?:docs|experiments)/(results/.*|README)\.md", path)
+        if page:
+            return f"{{doc}}`{link[1]} </{page[1].replace('README', 'experiments')}>`"
         outside = not path.startswith("docs/")
         return f"{{download}}`{link[1]} <{link[2]}>`" if outside else link[0]
 
@@ -86,12 +105,14 @@ def link_outside(app, docname, source):
         source[0] = f"---\norphan: true\n---\n{source[0]}"
 
 
-def _shown_as(match):
-    return "experiments" if match[1] == "README" else "results/"
+def open_figures(app, pagename, templatename, context, doctree):
+    """Has a figure that is touched open alone, where a phone can enlarge it, not be downloaded."""
+    context["body"] = re.sub(r' download=""(?= href="[^"]*\.svg")', "", context.get("body", ""))
 
 
 def setup(app):
     """Called by Sphinx."""
     app.connect("source-read", link_outside)
+    app.connect("html-page-context", open_figures)
     # It copies files when all is built. With it notebooks run side by side, a process for each core.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True
