@@ -114,5 +114,5 @@ def setup(app):
     """Called by Sphinx."""
     app.connect("source-read", link_outside)
     app.connect("html-page-context", open_figures)
-    # It copies files when all is built. With it notebooks run side by side, a process for each core.
+    # It only copies files, when all is built. Notebooks then run side by side, one on each core.
     app.extensions["sphinx-mathjax-offline"].parallel_read_safe = True

@@ -7,7 +7,6 @@ from types import ModuleType
 import pytest
 
 import attnlab
-
 from tests.docs.pages import pages
 
 PAGES = {
