@@ -197,7 +197,10 @@ def _folder(flag: str, given: str | None) -> str:
     if given is None or "://" not in given:
         return str(Path(given or "results").absolute())
     if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/(?!\.\.?(/|$))[^/]+)+/?", given):
-        raise Refused(f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER")
+        raise Refused(
+            f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER, such as {BUCKET}my-bucket/runs; the "
+            "name of a bucket has no capital letters"
+        )
     return given.rstrip("/")
 
 

@@ -42,11 +42,7 @@ TEST, ALL = "test", "--all"
 DOCS = "docs"
 PAGES = ROOT / "docs" / "_build" / "html"  # what is executed is kept beside it
 DEVICE = "--device"  # the tests that are for an accelerator
-NEEDS = {
-    TEST: {"test"},
-    DOCS: {"docs"},
-    "compare_peers": {"compat"},
-}  # the extras that a name calls for
+NEEDS = {TEST: {"test"}, DOCS: {"docs"}, "compare_peers": {"compat"}}  # extras, by name
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILER_OF = {"tpu": "tpu", "cuda": environment.GPU_COMPILER}  # extra by kind of --target
 
@@ -180,11 +176,11 @@ def _prepare(extras: set[str], newest: bool) -> Path:
 
 
 def _build_pages(python: Path, flags: list[str]) -> NoReturn:
-    # -W: a link that leads nowhere fails the build; --keep-going: all of them are listed.
-    command = ["sphinx", "-W", "--keep-going", str(ROOT / "docs"), str(PAGES), *flags]
-    status = subprocess.run([str(python), "-P", "-m", *command]).returncode
-    if status == 0:
-        page = PAGES / "index.html"
+    # -W: a link that leads nowhere, or a cell that fails, ends with status 1; the pages are made.
+    words = ["sphinx", "-W", "--keep-going", "--jobs=auto", str(ROOT / "docs"), str(PAGES), *flags]
+    status = subprocess.run([str(python), "-P", "-m", *words]).returncode
+    page = PAGES / "index.html"
+    if status == 0 or page.exists():
         print(page)
         desktop = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
         if sys.stdout.isatty() and desktop and "CI" not in os.environ:
@@ -193,13 +189,9 @@ def _build_pages(python: Path, flags: list[str]) -> NoReturn:
 
 
 def _names() -> str:
-    return listing(
-        experiments()
-        | {
-            TEST: "The tests of the daily loop, or --all; pytest's flags.",
-            DOCS: "The pages of docs/, built into docs/_build/html; sphinx-build's flags.",
-        }
-    )
+    tests = "The tests of the daily loop, or --all; pytest's flags."
+    pages = "The pages of docs/, built into docs/_build/html; sphinx-build's flags."
+    return listing(experiments() | {TEST: tests, DOCS: pages})
 
 
 def _help() -> str:

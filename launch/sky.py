@@ -1,8 +1,8 @@
 """Runs an experiment as one SkyPilot task, on any cloud that SkyPilot has access to.
 
     launch/sky [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
-    launch/sky --accelerators=H100:8 --nodes=2 translate --output_dir=gs://BUCKET/runs
-    launch/sky --accelerators=tpu-v6e-8 --managed --spot translate --output_dir=gs://BUCKET/runs
+    launch/sky --accelerators=H100:8 --nodes=2 translate --output_dir=gs://my-bucket/runs
+    launch/sky --accelerators=tpu-v6e-8 --managed --spot translate --output_dir=gs://my-bucket/runs
 
 NAME FLAGS… are those of launch/local; paths in them are those of the nodes, where the bucket is
 /bucket. The nodes get this checkout at its git revision and make .venv as launch/local does. One
@@ -18,7 +18,8 @@ A cluster that is not of a managed job is taken down when the experiment has end
     --spot                 spot instances
     --managed              a managed job: after a preemption SkyPilot begins again elsewhere, and
                            the run goes on from the last checkpoint
-    --sky=OPTION           another option of `sky launch`, as --sky=--env=A=B; may be repeated
+    --sky=OPTIONS          other options of `sky launch`, in quotes where they are several, as
+                           --sky="--env=A=B --cpus=8"; may be repeated
 """
 
 import argparse
@@ -41,7 +42,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--infra")
     parser.add_argument("--spot", action="store_true")
     parser.add_argument("--managed", action="store_true")
-    parser.add_argument("--sky", action="append", default=[])
+    parser.add_argument("--sky", action="extend", type=shlex.split, default=[])
+    parser.usage = f'{parser.usage}; those of `sky launch` stand in --sky="--cpus=8 …"'
 
 
 def launch(given: Launch) -> None:

@@ -1,8 +1,8 @@
 r"""Submits an experiment to SLURM.
 
     launch/slurm [options] NAME FLAGS…
-    launch/slurm --nodes=2 --gpus_per_node=8 --sbatch=--time=4:00:00 translate --preset=gpu \
-        --data_files=train.de,train.en
+    launch/slurm --nodes=2 --gpus_per_node=8 --sbatch="--partition=long --time=4:00:00" translate \
+        --preset=gpu --data_files=train.de,train.en
     launch/slurm --array=0-7 --sbatch=--cpus-per-task=4 tables --scale=cpu --only=luong4,britz5 \
         --multi30k=/data/multi30k
 
@@ -23,10 +23,12 @@ has ended.
     --processes_per_node=  processes of each node; with GPUs 1 or as many as those, the default
     --array=               job array, such as 0-7 or 0-99%8; each job has a folder of its own, with
                            its number, in that of the run
-    --sbatch=OPTION        another option of sbatch, as --sbatch=--partition=long; may be repeated
+    --sbatch=OPTIONS       other options of sbatch, in quotes where they are several, as
+                           --sbatch="--partition=long --time=4:00:00"; may be repeated
 """
 
 import argparse
+import itertools
 import re
 import shlex
 import shutil
@@ -55,7 +57,8 @@ def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--gpus_per_node", type=frame.at_least_one)
     parser.add_argument("--processes_per_node", type=frame.at_least_one)
     parser.add_argument("--array")
-    parser.add_argument("--sbatch", action="append", default=[])
+    parser.add_argument("--sbatch", action="extend", type=shlex.split, default=[])
+    parser.usage = f'{parser.usage}; those of sbatch stand in --sbatch="--partition=long …"'
 
 
 def launch(given: Launch) -> None:
@@ -116,10 +119,10 @@ def _topology(name: str, flags: Sequence[str], options: argparse.Namespace) -> l
     ours = [option for option in options.sbatch if OURS.match(option)]
     if ours:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
-    words = [word for word in options.sbatch if not word.startswith("-")]
-    if words:  # it would be the script of the job
-        example = "such as --sbatch=--time=4:00:00"
-        raise Refused(f"--sbatch={words[0]}: give an option of sbatch, {example}")
+    for before, word in itertools.pairwise(["", *options.sbatch]):
+        if not (word.startswith("-") or re.fullmatch("-[A-Za-z]", before)):  # the job's script
+            example = "such as --sbatch=--time=4:00:00"
+            raise Refused(f"--sbatch={word}: give an option of sbatch, {example}")
     if options.array:
         _require_array(options.array)
         whole = [x for x in flags if re.match(r"--(part|claims|dry_run)\b", x)]

@@ -16,6 +16,10 @@ else
   candidates=(python3 python3.13 python3.12 python3.11)
 fi
 
+# A terminal without "…" is no reason to fail.
+encoding="${PYTHONIOENCODING:-}"
+export PYTHONIOENCODING="${encoding%%:*}:replace"
+
 for python in "${candidates[@]}"; do
   # A name may be on PATH and still not run (a version manager's shim), so it is run to find out.
   if "$python" -IS -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1; then

@@ -1,7 +1,7 @@
 """Runs an experiment on all workers of a Cloud TPU VM, v6e or older; launch/gke has newer TPUs.
 
     launch/tpu_vm [options] NAME FLAGS…
-    launch/tpu_vm --tpu=mine --zone=us-central2-b translate --output_dir=gs://BUCKET/runs
+    launch/tpu_vm --tpu=mine --zone=us-central2-b translate --output_dir=gs://my-bucket/runs
 
 NAME FLAGS… are those of launch/local; paths in them are those of the workers, from the home folder.
 The TPU VM must be there, and is kept:

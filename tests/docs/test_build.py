@@ -38,6 +38,8 @@ def built(tmp_path_factory):
 
 def test_the_pages_build_without_a_warning(built):
     assert (built / "notebooks" / "first_look.html").exists()
+    page = (built / "experiments" / "compare_lengths.html").read_text(encoding="utf-8")
+    assert 'href="../results/cpu/report.html"' in page  # not a download
     page = (built / "guides" / "routes.html").read_text(encoding="utf-8")
     assert re.search(r'href="../api/routes.html#attnlab.routes.Hard".*>routes.Hard\(\)<', page)
     page = (built / "api" / "models.html").read_text(encoding="utf-8")

@@ -2,9 +2,11 @@
 
 import importlib
 import re
+from types import ModuleType
 
 import pytest
 
+import attnlab
 from tests.docs.pages import pages
 
 PAGES = {
@@ -31,6 +33,12 @@ def is_there(name: str) -> bool:
 @pytest.mark.parametrize("page", PAGES)
 def test_names_are_there(page):
     assert not [name for name in dict.fromkeys(NAME.findall(PAGES[page])) if not is_there(name)]
+
+
+def test_the_reference_begins_with_a_table_of_the_names():
+    table = re.findall(r"^   (\w+)$", pages("api")["attnlab"], re.M)
+    names = {x for x in attnlab.__all__ if not isinstance(getattr(attnlab, x), ModuleType)}
+    assert len(table) == len(names) and set(table) == names
 
 
 def test_a_name_that_is_not_there_is_found():

@@ -1,10 +1,11 @@
-"""Each command line of the pages and of --help is one that the experiment takes."""
+"""Each command line of the pages and of --help is one that its launcher and its experiment take."""
 
 import importlib
 import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,7 +16,7 @@ from experiments.tables.settings import MULTI30K
 from tests.launch.site import ROOT
 
 PAGES = [
-    *("README.md", "experiments/README.md", "docs/*.md", "docs/[!_]*/*.md"),
+    *("[!C]*.md", "experiments/README.md", "docs/*.md", "docs/[!_]*/*.md"),
     *("launch/*.py", "experiments/*/__init__.py"),
 ]
 FENCED = re.compile(r"^```(?:bash|console|shell|text)?\n(.*?)^```", re.M | re.S)
@@ -23,7 +24,7 @@ START = r"(?:^ {4}(?:\$ )?|`|^ {4}for i in 0 1; do )"
 END = r"(?:\s{2,}#.*| & done.*|`|$)"
 LINE = re.compile(rf"{START}((?:launch/|python -m experiments\.)\w+(?: [^`\n]*?)?){END}", re.M)
 # Forms, and what is not an experiment's.
-OTHER = re.compile(r"NAME|{|launch/local (docs|test|--)|launch/\w+$|--help")
+OTHER = re.compile(r"NAME|{|launch/local (docs|test)|launch/\w+$|--help")
 
 
 def lines(*pages: str) -> list[str]:
@@ -43,11 +44,33 @@ def experiment_and_flags(line: str) -> tuple[str, list[str]]:
     return words[name], [*flags, "--check=words" if resumed else "--check=flags"]
 
 
+def launched(line: str) -> list[str]:
+    """The words with which the launcher reads the line, and starts nothing."""
+    program, *words = shlex.split(line)
+    if program == "launch/local":
+        return [program, *words, "--help"]
+    return [program, "--dry_run", "--allow_dirty", f"--python={shutil.which('true')}", *words]
+
+
 @pytest.mark.parametrize("line", lines(*PAGES))
-def test_the_experiment_takes_the_flags_of(line, capsys):
+def test_launcher_and_experiment_take(line, tmp_path, monkeypatch, capsys):
+    multi30k = tmp_path / "multi30k"
+    multi30k.mkdir()
+    files = [multi30k / f"{part}.{x}.gz" for part in MULTI30K for x in ("de", "en")]
+    for file in [*files, tmp_path / "train.de", tmp_path / "train.en"]:
+        file.touch()
+    (tmp_path / "experiments").symlink_to(ROOT / "experiments")  # as in the clone
+    line = line.replace("/data/multi30k", str(multi30k))
+    monkeypatch.chdir(tmp_path)
     name, flags = experiment_and_flags(line)
+    if line.startswith("launch/slurm"):  # whose nodes see the files
+        flags.append("--check=files")
     main = importlib.import_module(f"experiments.{name}.__main__").main
     assert (main([name, *flags]), capsys.readouterr().err) == (0, "")
+    if line.startswith("launch/") and not line.startswith(f"launch/local {name}"):
+        program, *words = launched(line)
+        done = subprocess.run([ROOT / program, *words], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 NO_DEVICE = """
@@ -69,28 +92,8 @@ def test_settings_ask_for_no_device():
     assert done.returncode == 0, done.stderr
 
 
-def of_places() -> list[str]:
-    return [one for one in lines(*PAGES) if not one.startswith(("launch/local", "python"))]
-
-
 def test_lines_of_every_place_are_found():
-    assert {line.split()[0] for line in of_places()} == {
-        f"launch/{place}" for place in ("slurm", "tpu_vm", "gke", "sky")
+    assert {line.split()[0] for line in lines(*PAGES)} >= {
+        f"launch/{place}" for place in ("local", "slurm", "tpu_vm", "gke", "sky")
     }
     assert len(lines("README.md")) >= 5 and len(lines("docs/experiments/*.md")) > 40
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("line", of_places())
-def test_the_launcher_takes(line, tmp_path):
-    multi30k = tmp_path / "multi30k"
-    multi30k.mkdir()
-    files = [multi30k / f"{part}.{x}.gz" for part in MULTI30K for x in ("de", "en")]
-    for file in [*files, tmp_path / "train.de", tmp_path / "train.en"]:
-        file.touch()
-    line = line.replace("/data/multi30k", str(multi30k)).replace("BUCKET", "bucket")
-    program, *words = shlex.split(line)
-    options = ["--dry_run", "--allow_dirty", f"--python={sys.executable}"]
-    command = [ROOT / program, *options, *words]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr

@@ -3,7 +3,10 @@
 import importlib.util
 import json
 import os
+import shutil
+import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -117,3 +120,22 @@ def test_accelerators_without_their_tool(devices, monkeypatch, tmp_path):
     for files, extras in (({"nvidia"}, {"cuda12"}), ({"vfio"}, {"tpu"}), (set(), set())):
         monkeypatch.setattr(devices, "seen", lambda files=files: files)
         assert devices.extras() == extras
+
+
+def test_beside_the_clone_the_package_is_the_clones(tmp_path):
+    """Where an import finds the clone's own folder first, of the same name."""
+    pytest.importorskip("setuptools", reason="pip would download what builds the project")
+    clone = tmp_path / "attnlab"
+    (clone / "attnlab").mkdir(parents=True)
+    (clone / "attnlab" / "__init__.py").touch()
+    for file in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / file, clone)
+    build = f"from setuptools import build_meta; build_meta.build_editable({str(tmp_path)!r})"
+    subprocess.run([sys.executable, "-c", build], cwd=clone, check=True, capture_output=True)
+    [wheel] = tmp_path.glob("*.whl")
+    zipfile.ZipFile(wheel).extractall(tmp_path / "packages")
+    found = "import site; site.addsitedir('packages'); import attnlab; print(attnlab.__file__)"
+    command = [sys.executable, "-S", "-c", found]
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    printed = subprocess.check_output(command, cwd=tmp_path, env=environment, text=True)
+    assert printed == f"{clone / 'attnlab' / '__init__.py'}\n"

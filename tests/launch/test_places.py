@@ -48,12 +48,13 @@ def launched(site, place, *words, options=()):
 
 
 def test_help_tells_options_and_names(site, place):
+    site.environment["PYTHONIOENCODING"] = "latin-1"  # a terminal that has no "…"
     status, out, err = site.run(place, "--help")
-    assert (status, err) == (0, "")
+    assert (status, err) == (0, "") and " NAME FLAGS?" in out
     assert out.startswith(("Submits", "Runs")) and "hello              Says hello." in out
     source = (ROOT / "launch" / f"{place}.py").read_text()
     defined = re.findall(r'"(?:--)?([a-z_]+)"', source.split("def options")[1].split("def ")[0])
-    options = {*defined, "allow_dirty", "dry_run"} - {"append", "default", "store_true"}
+    options = {*defined, "allow_dirty", "dry_run"} - {"append", "extend", "default", "store_true"}
     assert len(options) > 4
     assert not [option for option in options if f"\n    --{option}" not in out]
 
@@ -69,6 +70,7 @@ def test_help_tells_options_and_names(site, place):
         (["hello", "--output_dir="], "--output_dir has no value; give a folder"),
         (["hello", "--output_dir"], "--output_dir has no value"),
         (["hello", "--output_dir=gs://bucket"], "give gs://BUCKET/FOLDER"),
+        (["hello", "--output_dir=gs://Bucket/runs"], "such as gs://my-bucket/runs; the name of"),
         (["hello", "--output_dir=s3://bucket/runs"], "give gs://BUCKET/FOLDER"),
         (["hello", "--output_dir=gs://bucket/../runs"], "give gs://BUCKET/FOLDER"),
         (["hello", "--resume=/no/such"], "--resume=/no/such: no run is there"),

@@ -23,13 +23,14 @@ def task(site: Site) -> dict:
 
 
 def test_the_task_of_two_nodes(site):
-    options = [*OPTIONS, "--nodes=2", "--infra=gcp/us-central1", "--spot", "--sky=--env=A=b c"]
+    given = "--sky=--cpus=8 --env='A=b c'"
+    options = [*OPTIONS, "--nodes=2", "--infra=gcp/us-central1", "--spot", given]
     status, _, err = site.run("sky", *options, "hello", *ODD, BUCKET)
     assert status == 0, err
     [folder] = site.here.glob("results/*")
     file = str(folder / "task.yaml")
-    cluster = f"--cluster={folder.name}"
-    assert site.calls() == [["sky", "launch", "--yes", cluster, "--down", "--env=A=b c", file]]
+    words = ["--yes", f"--cluster={folder.name}", "--down", "--cpus=8", "--env=A=b c", file]
+    assert site.calls() == [["sky", "launch", *words]]
     found = task(site)
     run = shlex.split(found.pop("run"))
     assert found == {

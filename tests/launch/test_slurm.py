@@ -30,7 +30,7 @@ def site(tmp_path) -> Site:
 
 
 def test_the_job_runs_the_code_of_the_revision_with_the_flags_as_they_are(site):
-    options = ["--nodes=2", "--gpus_per_node=4", "--sbatch=--comment=a b", PYTHON]
+    options = ["--nodes=2", "--gpus_per_node=4", "--sbatch=-p long --comment='a b'", PYTHON]
     status, out, err = site.run("slurm", *options, "hello", *ODD, "--output_dir=o ut")
     assert status == 0, err
     [folder] = (site.here / "o ut").iterdir()
@@ -38,7 +38,7 @@ def test_the_job_runs_the_code_of_the_revision_with_the_flags_as_they_are(site):
     script = str(site.root / "launch" / "templates" / "slurm.sbatch")
     submission = [
         *("--nodes=2", "--ntasks-per-node=4", "--gpus-per-node=4", f"--job-name={folder.name}"),
-        *(f"--output={folder / 'log.txt'}", "--comment=a b", script),
+        *(f"--output={folder / 'log.txt'}", "-p", "long", "--comment=a b", script),
         *(str(code), sys.executable, "cuda", str(folder), "hello", *ODD),
     ]
     words = [str(code / "launch" / "local"), "--no_env", "hello", *ODD, f"--run_dir={folder}"]
@@ -102,6 +102,9 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-n4"], "--sbatch=-n4 is what other options say"),
         (["--sbatch=--gres=gpu:1"], "is what other options say"),
+        (["--sbatch=-t 9 -N 3"], "--sbatch=-N is what other options say"),
+        (["--partition=long"], 'those of sbatch stand in --sbatch="--partition=long …"'),
+        (["--sbatch=--exclusive job.sh"], "--sbatch=job.sh: give an option of sbatch, such as"),
         (["--sbatch=job.sh"], "--sbatch=job.sh: give an option of sbatch, such as --sbatch=--time"),
     ],
 )
