@@ -226,7 +226,7 @@ def read_rows(path: Path, of: str, given: str = "") -> dict[int, dict[str, Any]]
     Args:
       path: path of the file.
       of: name of what the rows are of, for an error.
-      given: what an error begins with where the file cannot be read.
+      given: flag that gave the folder, with which an error of the whole file begins.
 
     Raises:
       Invalid: the file cannot be read, or a line is no object; the message has its number.

@@ -186,12 +186,10 @@ def divisor(counts: Mapping[str, float], name: str) -> float:
     Raises:
       ValueError: nothing was counted.
     """
-    require(
-        counts[name] > 0,
-        f"means are over the number of {name}; got {counts[name]:g} (0: all was padding; nan: ids"
-        " that have no number of bytes)",
-    )
-    return counts[name]
+    count = counts[name]
+    wrong = f"{count:g}, of ids without a number" if math.isnan(count) else "none, all was padding"
+    require(count > 0, f"means are over {name}; got {wrong}")
+    return count
 
 
 def perplexity(nll: float) -> float:
