@@ -1,9 +1,9 @@
 r"""Runs an experiment on Google Kubernetes Engine, as a JobSet, on TPUs or GPUs.
 
     launch/gke [options] NAME FLAGS… --output_dir=gs://BUCKET/FOLDER
-    launch/gke --image=gcr.io/my-project/attnlab --tpu=v5e:4x4 translate \
+    launch/gke --image=my-registry/attnlab --tpu=v5e:4x4 translate \
         --output_dir=gs://my-bucket/runs
-    launch/gke --image=gcr.io/my-project/attnlab --gpu=nvidia-h100-80gb:8 --hosts=2 \
+    launch/gke --image=my-registry/attnlab --gpu=nvidia-h100-80gb:8 --hosts=2 \
         --queue=research translate --data_files=/bucket/data/train.de,/bucket/data/train.en \
         --output_dir=gs://my-bucket/runs
 
@@ -18,7 +18,7 @@ Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket wit
 a preemption or the failure of a host all hosts begin again, from the last checkpoint.
 --resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
 
-    --image=IMAGE          where the image goes, such as gcr.io/my-project/attnlab
+    --image=IMAGE          where the image goes, such as my-registry/attnlab
     --tpu=KIND:SHAPE       slice: v4, v5e, v5p, v6e or tpu7x, and its shape in chips
     --gpu=KIND:COUNT       GPUs of a host; KIND as in the label cloud.google.com/gke-accelerator
     --hosts=               hosts: of GPUs 1; of a slice as many as it has (v5e:2x4: 1 or 2)
