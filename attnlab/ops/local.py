@@ -177,6 +177,8 @@ def local_attention(
     mask = masks.as_mask(mask)
     *batch_shape, num_queries, num_heads, _ = q.shape
     num_keys = k.shape[-3]
+    if not jnp.issubdtype(centers.dtype, jnp.floating):
+        centers = centers.astype(jnp.float32)
     centers = centers.astype(jnp.promote_types(centers.dtype, jnp.float32))[..., None]  # [*B, T, 1]
     window = jnp.arange(2 * half_width + 1).reshape((1,) * (centers.ndim - 1) + (-1,))
     positions = jnp.ceil(centers - half_width).astype(jnp.int32) + window  # [*B, T, 2D + 1]

@@ -85,9 +85,8 @@ def open_corpus(settings: Settings) -> Corpus:
     )
 
     def encoded(documents: list[list[str]]) -> list[list[np.ndarray]]:
-        """Token ids; lines without any, such as one of a BOM alone, and what is of them are out."""
-        ids = [[np.array(tokenizer.encode(line), np.int32) for line in x] for x in documents]
-        return [kept for lines in ids if (kept := [line for line in lines if line.size])]
+        """Token ids of every line: none is without, as tokenizers take texts as they are."""
+        return [[np.array(tokenizer.encode(line), np.int32) for line in x] for x in documents]
 
     training, validation = encoded(to_train), encoded(to_validate)
     documents = to_train + to_validate

@@ -7,15 +7,6 @@ from experiments.pretrain.__main__ import open_corpus
 from experiments.pretrain.settings import Settings
 
 
-def test_lines_without_a_token_are_left_out(tmp_path):
-    """SentencePiece makes nothing of a byte order mark, or of a space of no width."""
-    blocks = ["a b\nc d\n\u200b", "\ufeff\n\u200b", *["a b\nc d"] * 12]
-    (tmp_path / "text").write_text("\n\n".join(blocks), encoding="utf-8")
-    given = {"input": str(tmp_path / "text"), "cache_dir": str(tmp_path), "held_out": 0.3}
-    corpus = open_corpus(Settings(tokenizer="sentencepiece", vocab_size=12, **given))
-    assert [len(x) for x in (*corpus.training, *corpus.validation)] == [2] * 13
-
-
 @pytest.mark.parametrize(
     ("held_out", "said"),
     [

@@ -44,8 +44,9 @@ class Pallas:
             object.__setattr__(self, name, size)
 
 
-# (platform, score) -> queries, keys of a tile. None of these was measured on a device yet: they are
-# what compiles with room to spare. A row that was measured says on what.
+# (platform, score) -> queries, keys of a tile: what compiles with room to spare. On an H200 other
+# tiles of all pairs, 64 or 128 on a side, took 0.94 to 1.03 of the time, and a band's of 128
+# 1.4 to 1.5 times as long; a TPU was not measured.
 _ALL_PAIRS = {
     ("tpu", "dot"): (512, 512),
     ("tpu", "additive"): (512, 512),
