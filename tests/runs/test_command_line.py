@@ -369,6 +369,7 @@ def test_a_reader_that_leaves_ends_nothing(tmp_path):
 @pytest.mark.parametrize(
     ("line", "status", "message"),
     [
+        ("import jax", 0, ""),
         ("import signal; signal.raise_signal(signal.SIGINT)", -2, ""),
         ("import matplotlib; print(end=matplotlib.get_backend()[3:])", 0, ""),
         ("import flax_too.linen", 1, " has no package 'flax_too': `launch/local NAME` without"),
@@ -380,8 +381,11 @@ def test_what_ends_the_imports_is_no_traceback(line, status, message, tmp_path):
     (tmp_path / "experiments" / "__init__.py").write_text(text)
     (tmp_path / "experiments" / "one").mkdir()
     (tmp_path / "experiments" / "one" / "__main__.py").write_text(line)
+    # What the compiler of jax 0.10 for GPUs that are not here says while JAX is imported.
+    plugin = 'import os; os.write(2, b"I0 cudart_stub.cc:31] Could not find cuda drivers\\n")'
+    (tmp_path / "jax_cuda12_plugin.py").write_text(plugin)
     command = [sys.executable, "-m", "experiments.one"]
-    notebook = {"MPLBACKEND": "module://not_there"}
+    notebook = {"MPLBACKEND": "module://not_there", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, cwd=tmp_path, env=notebook, capture_output=True, text=True)
     assert done.returncode == status and done.stdout == ""
     assert message in done.stderr and done.stderr.count("\n") == bool(message)
