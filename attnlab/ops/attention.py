@@ -226,7 +226,8 @@ def _kernels_by_default(call: Call) -> list[str]:
     if call.platform.name == "cuda":
         if call.platform.has_cudnn:
             names.append("cudnn")
-        if serves_kernels() and min(call.lengths) > _SHORT:
+        known = all(isinstance(size, int) for size in call.q.shape)  # no symbolic batch
+        if known and serves_kernels() and min(call.lengths) > _SHORT:
             names.append("pallas")
     return names
 

@@ -23,6 +23,7 @@ from attnlab.ops.named import (
     general_attention,
     location_attention,
 )
+from attnlab.platforms import Platform, compiling_for
 from attnlab.testing import Sizes
 from tests import oracle
 from tests.mechanisms import SCORES
@@ -346,3 +347,14 @@ def test_sizes_may_be_symbols_of_an_exported_program():
         np.testing.assert_allclose(got, jax.jit(function)(*x), rtol=1e-5, atol=1e-6)
     with pytest.raises(ValueError, match="sorts a length that is known .*one program a length"):
         export.export(jax.jit(lsh))(*[jax.ShapeDtypeStruct((2, length, 2, 4), "float32")] * 3)
+
+
+@pytest.mark.parametrize("route", [routes.Window(3, 2), routes.LSH(num_buckets=4, chunk_size=8)])
+def test_a_symbolic_batch_is_exported_for_hopper_too(route, monkeypatch):
+    """Where a kernel, which needs its number of rows, is chosen for a batch that is known."""
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
+    x = jax.ShapeDtypeStruct((*export.symbolic_shape("b"), 640, 2, 64), jnp.bfloat16)
+    program = jax.jit(lambda x: route(scores.Dot(), x, x, x))
+    with compiling_for(Platform("cuda", "", (9, 0))):
+        [context] = export.export(program, platforms=["cuda"])(x).out_avals
+    assert context.shape == x.shape

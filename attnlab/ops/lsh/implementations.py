@@ -104,13 +104,13 @@ def choose(
             )
         return functools.partial(attend_with, kernel)
     if implementation is None:
-        _, rounds, slots = order.token.shape
+        rows, rounds, slots = order.token.shape
         geometry = settings.geometry
         pairs = order.slot.shape[2] * order.key_slot.shape[2]
         visited = rounds * slots * geometry.span * geometry.chunk_size
         if settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS):
             return attend_dense
-        if platform.name == "cuda" and kernels:
+        if platform.name == "cuda" and kernels and isinstance(rows, int):  # no symbolic batch
             kernel = kernel_for(Pallas(), platform, settings, q, v, order)
             if isinstance(kernel, Kernel):
                 return functools.partial(attend_with, kernel)
