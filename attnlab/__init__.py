@@ -19,8 +19,10 @@ import importlib
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from attnlab import biases, masks, platforms, positions, scores
-from attnlab.drawing import draw
+from attnlab import biases, masks, positions, scores
+from attnlab.devices import platforms
+from attnlab.devices.split import over
+from attnlab.mechanisms.drawing import draw
 from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
@@ -60,7 +62,6 @@ from attnlab.ops.named import (
     general_attention,
     location_attention,
 )
-from attnlab.split import over
 
 if TYPE_CHECKING:
     from attnlab import bench as bench

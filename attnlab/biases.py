@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import HeadLayout, split_heads
-from attnlab.checks import as_array, as_size, is_floating, require, require_instance
+from attnlab.core.axes import HeadLayout, split_heads
+from attnlab.core.checks import as_array, as_size, is_floating, require, require_instance
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import broadcasts_to
-from attnlab.checks import as_array, require
+from attnlab.core.axes import broadcasts_to
+from attnlab.core.checks import as_array, require
 
 __all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
 

@@ -25,7 +25,7 @@ CONTENTS = (
         f"attnlab.{name}"
         for name in ("masks", "scores", "biases", "positions", "routes", "platforms", "attentions")
     ),
-    "attnlab.own",
+    "attnlab.mechanisms.own",
     "attnlab.testing",
     "attnlab.ops.lsh",
     "attnlab.models",

@@ -14,7 +14,7 @@ import pytest
 
 from attnlab.bench import targets, topology
 from attnlab.runs.errors import Invalid
-from tests.mechanisms import BY_NAME, MECHANISMS
+from tests.mechanism_cases import BY_NAME, MECHANISMS
 
 TARGETS = ("v5e", "h100")
 # Compiling is slow: dense code only repeats what test_lowering lowers, and `lsh` grows below.
@@ -64,7 +64,8 @@ if __name__ == "__main__":
     from jax.sharding import SingleDeviceSharding
 
     import attnlab
-    from attnlab import masks, platforms, scores
+    from attnlab import masks, scores
+    from attnlab.devices import platforms
     from attnlab.ops.routes import LSH
 
     target = targets.parse(sys.argv[1])

@@ -1,4 +1,4 @@
-"""What every mechanism promises, over the one list of them (`mechanisms.py`)."""
+"""What every mechanism promises, over the one list of them (`mechanism_cases.py`)."""
 
 import functools
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from attnlab import testing
 from attnlab.ops.blockwise import engine
 from attnlab.testing.contracts import context_and_grads, dcontext_of
 from tests import oracle
-from tests.mechanisms import BY_NAME, MECHANISMS, Mechanism, over
+from tests.mechanism_cases import BY_NAME, MECHANISMS, Mechanism, over
 
 EVERY = over(MECHANISMS)
 # `Score.prepare` turns these scores into the dot or the tanh of other arrays, before and apart from

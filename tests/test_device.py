@@ -20,7 +20,7 @@ from tests.device.judging import ROW, Truth, judge, representable
 from tests.device.problems import Problem
 from tests.device.scenarios import Check, Scenario
 from tests.device.worker import Checker
-from tests.mechanisms import MECHANISMS
+from tests.mechanism_cases import MECHANISMS
 
 SMALL = Scenario("small", Sizes(2, 23, 23, 2, 2, 8, 8, 8), causal=True, chunk_size=5)
 

@@ -17,16 +17,17 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
 LAYERS = {
+    "core": 0,
+    "devices": 0,
     "masks": 0,
+    "scores": 0,
     "ops": 1,
     "runs": 1,
     "modules": 2,
-    "drawing": 2,
-    "own": 3,
-    "testing": 5,
     "models": 3,
     "data": 3,
-    "attentions": 4,
+    "mechanisms": 4,
+    "testing": 5,
     "training": 5,
     "bench": 6,
     "studies": 7,
@@ -158,7 +159,7 @@ def test_nothing_imports_experiments():
     ("importer", "imported", "reason"),
     [
         ("attnlab.ops.blockwise", "attnlab.masks", None),
-        ("attnlab.masks", "attnlab.checks", None),
+        ("attnlab.masks", "attnlab.core.checks", None),
         ("attnlab.masks", "attnlab.ops.dense", "layer 0 imports layer 1"),
         ("attnlab.ops.local", "attnlab.ops.hard", "a sibling in ops"),
         ("attnlab.ops.local", "attnlab.ops.blockwise", None),
@@ -181,7 +182,7 @@ def test_imports_reads_every_form(tmp_path):
     path = tmp_path / "local.py"
     path.write_text(
         "import a.b as c\nfrom attnlab import masks\nfrom attnlab.masks import Causal\n"
-        "from . import dense\nfrom ..checks import f\nfrom .. import scores\n"
+        "from . import dense\nfrom ..core import f\nfrom .. import scores\n"
         "def f():\n    import later\n"
     )
     known = {f"attnlab.{name}": path for name in ("masks", "checks", "scores", "ops", "ops.dense")}
@@ -190,7 +191,7 @@ def test_imports_reads_every_form(tmp_path):
         "attnlab.masks",
         "attnlab.masks",
         "attnlab.ops.dense",
-        "attnlab.checks",
+        "attnlab.core",
         "attnlab.scores",
         "later",
     ]

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from tests.mechanisms import MECHANISMS, over
+from tests.mechanism_cases import MECHANISMS, over
 
 
 @over(MECHANISMS)

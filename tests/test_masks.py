@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
-from attnlab.axes import HeadLayout
+from attnlab.core.axes import HeadLayout
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
 from tests import oracle

@@ -22,7 +22,7 @@ def measure(name: str, num_tokens: int) -> int:
     import jax.numpy as jnp
 
     from attnlab.testing import Sizes
-    from tests.mechanisms import BY_NAME
+    from tests.mechanism_cases import BY_NAME
 
     mechanism = BY_NAME[name]
     sizes = Sizes(1, num_tokens, num_tokens, 1, 1, 16, 16, 16)
@@ -57,7 +57,7 @@ def growth():
 
 
 def linear_and_quadratic() -> tuple[list[str], list[str]]:
-    from tests.mechanisms import MECHANISMS
+    from tests.mechanism_cases import MECHANISMS
 
     # What `Score.prepare` leaves of the other scores is one of these, and O(T + S) itself.
     same = ("scaled_dot", "general", "cosine", "normalized_additive", "concat")

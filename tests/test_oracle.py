@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.testing import Sizes
 from tests import oracle, oracle_lsh
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 SIZES = Sizes(batch=2, queries=2, keys=3, num_kv_heads=1, width=3, value_width=2, hidden=4)
 STEP = 1e-5

@@ -15,12 +15,13 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import opaque, scores
+from attnlab import scores
+from attnlab.core import opaque
 from attnlab.models.alignment import align, blend
 from attnlab.ops import routes
 from attnlab.testing import Sizes
 from tests.daily import daily
-from tests.mechanisms import MECHANISMS, Mechanism
+from tests.mechanism_cases import MECHANISMS, Mechanism
 
 Arrays = dict[str, Any]
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from attnlab import MultiHeadAttention, dot_product_attention, masks, own, routes, scores, testing
+from attnlab import MultiHeadAttention, dot_product_attention, masks, routes, scores, testing
+from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from tests.daily import daily
 

@@ -15,9 +15,9 @@ from attnlab import (
     routes,
     scores,
 )
+from attnlab.devices.platforms import compiling_for
 from attnlab.models import bert, reformer
 from attnlab.models.hugging_face import Weights
-from attnlab.platforms import compiling_for
 from attnlab.training.bleu import corpus_bleu
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.masked import MaskedCrossEntropy

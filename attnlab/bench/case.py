@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from attnlab.attentions import Attention, Model, kind_of
+from attnlab.mechanisms.attentions import Attention, Model, kind_of
 
 PASSES = ("forward", "forward_backward")
 DECODE = "decode"  # the pass of one more token, with a cache of those before it
@@ -53,8 +53,8 @@ class Case:
     """One mechanism at one length in one pass.
 
     Attributes:
-      mechanism: name of an attention, as `attnlab.attentions` has it, without its implementation;
-        of a training step that of a model.
+      mechanism: name of an attention (`attnlab.mechanisms.attentions`), without its
+        implementation; of a training step that of a model.
       length: number of tokens, T = S.
       passes: passes that are measured: "forward", or "forward_backward": the value and the gradient
         of a scalar loss with respect to the parameters and the inputs; "decode": a token by a

@@ -8,10 +8,10 @@ from typing import TypeVar
 
 import jax
 
-from attnlab import platforms
 from attnlab.bench import mechanisms, memory, network, programs, targets, topology, work
 from attnlab.bench.case import ATTENTION, DECODE, Case, Result, Sent
 from attnlab.bench.targets import Target
+from attnlab.devices import platforms
 from attnlab.runs.units import human
 
 T = TypeVar("T")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from attnlab import platforms
+from attnlab.devices import platforms
 
 __all__ = ["called", "fori_trips", "opened", "parts_of_scan", "platform_taken"]
 

@@ -11,9 +11,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.attentions import kind_of
 from attnlab.bench import inputs, mechanisms, memory, peers, programs
 from attnlab.bench.case import ACCURACY, ATTENTION, DECODE, SEARCHES, Case, Result
+from attnlab.mechanisms.attentions import kind_of
 from attnlab.runs.units import human
 
 _ROWS = 512  # of queries that NumPy attends with at a time

@@ -1,4 +1,4 @@
-"""A mechanism as a Flax module or as a bare function, from its name in `attnlab.attentions`.
+"""A mechanism as a Flax module or as a bare function, from its name (`mechanisms.attentions`).
 
 All modules do the same work around their attention: `MultiHeadAttention` with all heads and the
 projections of queries, keys, values and output, and with one head the published single-head
@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.attentions import Attention, Kind, Surroundings, kind_of, made
 from attnlab.bench import inputs, peers
 from attnlab.bench.case import DECODE, Case
+from attnlab.mechanisms.attentions import Attention, Kind, Surroundings, kind_of, made
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import routes
 from attnlab.scores import Dot

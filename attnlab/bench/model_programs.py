@@ -24,16 +24,16 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.attentions import FEED_FORWARD_CHUNK, Surroundings, pattern
 from attnlab.bench import inputs, memory, sharding
 from attnlab.bench.case import SEARCHES, Case
+from attnlab.core.tokens import NUM_SPECIAL
+from attnlab.mechanisms.attentions import FEED_FORWARD_CHUNK, Surroundings, pattern
 from attnlab.models.bert import BertPretraining
 from attnlab.models.reformer import Reformer
 from attnlab.models.seq2seq import Decoder
 from attnlab.models.transformer import Transformer, TransformerLM
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
-from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.decode import Hypotheses, beam_search, greedy
 from attnlab.training.loop import Task
 from attnlab.training.masked import MaskedCrossEntropy

@@ -23,13 +23,13 @@ import numpy as np
 from flax.traverse_util import flatten_dict
 
 from attnlab import positions
-from attnlab.attentions import FEED_FORWARD_CHUNK, kind_of
 from attnlab.bench import inputs
 from attnlab.bench.case import SEARCHES, Case
+from attnlab.core.tokens import BOS, EOS, PAD
+from attnlab.mechanisms.attentions import FEED_FORWARD_CHUNK, kind_of
 from attnlab.ops.lsh import default_num_buckets, factorize
 from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS, PAD
 
 LEARNING_RATE = 1e-3
 

@@ -17,7 +17,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from attnlab.bench.case import Case
-from attnlab.split import over
+from attnlab.devices.split import over
 from attnlab.training.parallel import mesh_sizes
 
 AXIS = "split"  # of the mesh

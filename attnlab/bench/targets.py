@@ -12,7 +12,7 @@ import tomllib
 from importlib import resources
 from typing import Any
 
-from attnlab.platforms import Platform
+from attnlab.devices.platforms import Platform
 from attnlab.runs.errors import Invalid
 
 # Of a GPU's memory JAX takes this share unless XLA_PYTHON_CLIENT_MEM_FRACTION says otherwise

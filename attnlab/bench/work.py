@@ -15,10 +15,10 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from attnlab.attentions import split_way
 from attnlab.bench import mechanisms, programs
 from attnlab.bench.case import Case, Operations, Result
 from attnlab.bench.operations import count
+from attnlab.mechanisms.attentions import split_way
 
 __all__ = ["attention", "counted", "with_operations"]
 

@@ -23,8 +23,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from attnlab import platforms
 from attnlab.bench import memory
+from attnlab.devices import platforms
 from attnlab.runs.errors import Invalid
 
 # JAX 0.10's CUDA plugin says at each start, whatever the platform, that there is no driver.

@@ -17,12 +17,12 @@ from collections.abc import Iterator, Sequence
 import grain
 import numpy as np
 
-from attnlab.checks import as_size, require
+from attnlab.core.checks import as_size, require
+from attnlab.core.tokens import PAD
 from attnlab.data.encoding import Encoded, EncodePair, Example, Source
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
-from attnlab.tokens import PAD
 
 __all__ = ["evaluation_batches", "train_batches"]
 

@@ -8,9 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 from jax.experimental import multihost_utils
 
+from attnlab.core.tokens import EOS
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs import processes
-from attnlab.tokens import EOS
 
 __all__ = ["EncodePair", "Encoded", "Example", "Later", "Source", "count_tokens", "count_too_long"]
 

@@ -17,8 +17,8 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.tasks import ENDLESS, Drawn
-from attnlab.tokens import NUM_SPECIAL
 
 __all__ = ["CLASSES", "VOCABULARY", "ListOps", "encode", "value"]
 

@@ -23,10 +23,10 @@ from typing import Any
 import grain
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.core.checks import require
+from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.data.parts import WHOLE, Part
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS, PAD
 
 __all__ = ["MaskedPairs", "Masking", "fixed_batches", "joined", "masked_batches", "statistics"]
 

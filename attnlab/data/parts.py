@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 
 __all__ = ["WHOLE", "Part"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import sentencepiece
 
+from attnlab.core.tokens import BOS, EOS, PAD, UNK
 from attnlab.data.cache import add_file, default_cache_dir
 from attnlab.data.encoding import Source
 from attnlab.data.tokenizers import sha256, until_end
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS, PAD, UNK
 
 __all__ = ["SentencePiece", "train_sentencepiece"]
 

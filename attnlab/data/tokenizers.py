@@ -5,7 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from attnlab.tokens import EOS, NUM_SPECIAL, UNK
+from attnlab.core.tokens import EOS, NUM_SPECIAL, UNK
 
 __all__ = ["Bytes", "Characters", "Numbers", "Tokenizer", "sha256", "until_end"]
 

@@ -13,12 +13,12 @@ from pathlib import Path
 import grain
 import numpy as np
 
-from attnlab.checks import as_size, require
+from attnlab.core.checks import as_size, require
+from attnlab.core.tokens import PAD
 from attnlab.data.lines import GZIP
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.runs.errors import Invalid, of_system
-from attnlab.tokens import PAD
 
 __all__ = [
     "Split",

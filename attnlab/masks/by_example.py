@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_array, require, require_integers
+from attnlab.core.checks import as_array, require, require_integers
 from attnlab.masks.int32 import as_position, shifted
 from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 

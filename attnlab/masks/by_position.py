@@ -8,7 +8,7 @@ import flax.struct
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_count, as_size, require
+from attnlab.core.checks import as_count, as_size, require
 from attnlab.masks.int32 import LARGEST, as_position, shifted
 from attnlab.masks.mask import Band, OfPositions
 

@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
-from attnlab.checks import as_array, require, require_instance, require_integers
+from attnlab.core.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
+from attnlab.core.checks import as_array, require, require_instance, require_integers
 from attnlab.masks.int32 import LARGEST, as_position, shifted
 
 

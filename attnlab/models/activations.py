@@ -9,7 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 
 __all__ = ["shared_projections"]
 

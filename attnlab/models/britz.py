@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import scores
-from attnlab import tokens as tok
-from attnlab.checks import as_rate, require, require_choice, require_sizes
+from attnlab.core import tokens as tok
+from attnlab.core.checks import as_rate, require, require_choice, require_sizes
 from attnlab.models.alignment import align, blend
 from attnlab.models.cells import CELLS, Cell
 from attnlab.models.output import Logits

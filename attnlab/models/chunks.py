@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.meshes import vary_like
+from attnlab.devices.meshes import vary_like
 
 __all__ = ["Undone", "in_chunks"]
 

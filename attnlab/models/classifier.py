@@ -9,12 +9,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import as_array, require, require_choice, require_sizes
+from attnlab.core.checks import as_array, require, require_choice, require_sizes
+from attnlab.core.tokens import PAD
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense
 from attnlab.models.transformer.stack import Attention
-from attnlab.tokens import PAD
 
 __all__ = ["EncoderClassifier"]
 

@@ -12,7 +12,7 @@ from typing import Any
 import flax.linen as nn
 import numpy as np
 
-from attnlab.checks import require, require_instance
+from attnlab.core.checks import require, require_instance
 from attnlab.models.transformer.config import TransformerConfig
 
 __all__ = ["ACTIVATIONS", "Fields", "Weights", "changed_config"]

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab import tokens as tok
-from attnlab.checks import require_sizes
+from attnlab.core import tokens as tok
+from attnlab.core.checks import require_sizes
 from attnlab.models.cells import LSTMCell
 from attnlab.models.output import Logits
 from attnlab.models.recurrent import Embed, Stack, keep_carry, read_carry

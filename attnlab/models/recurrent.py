@@ -12,12 +12,12 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import as_rate, require, require_choice
-from attnlab.meshes import vary_like
+from attnlab.core.checks import as_rate, require, require_choice
+from attnlab.core.tokens import rows_of
+from attnlab.devices.meshes import vary_like
 from attnlab.models.cells import Cell, orthogonal_blocks
 from attnlab.modules.cache import require_cache
 from attnlab.modules.conventions import Initializer, lecun_normal
-from attnlab.tokens import rows_of
 
 __all__ = [
     "Bidirectional",

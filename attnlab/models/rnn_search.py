@@ -24,8 +24,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab import tokens as tok
-from attnlab.checks import as_rate, as_share, require, require_choice, require_sizes
+from attnlab.core import tokens as tok
+from attnlab.core.checks import as_rate, as_share, require, require_choice, require_sizes
+from attnlab.core.tokens import PAD, shift_right
 from attnlab.models.alignment import Attended, align, blend, one_hot
 from attnlab.models.cells import GRUCell
 from attnlab.models.output import Logits
@@ -43,7 +44,6 @@ from attnlab.models.recurrent import (
 from attnlab.models.seq2seq import Seq2Seq, as_pairs
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.scores import AdditiveScore
-from attnlab.tokens import PAD, shift_right
 
 __all__ = ["RNNEncDec", "RNNSearch"]
 

@@ -7,8 +7,8 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from attnlab.checks import require
-from attnlab.tokens import as_tokens, shift_right
+from attnlab.core.checks import require
+from attnlab.core.tokens import as_tokens, shift_right
 
 __all__ = ["Decoder", "Seq2Seq", "as_pairs"]
 

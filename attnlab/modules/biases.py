@@ -15,7 +15,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from attnlab import biases
-from attnlab.checks import as_size, require
+from attnlab.core.checks import as_size, require
 from attnlab.modules.conventions import Initializer
 
 __all__ = ["AlibiBias", "RelativePositionBias"]

@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import HeadLayout
 from attnlab.biases import as_bias
-from attnlab.checks import require
+from attnlab.core.axes import HeadLayout
+from attnlab.core.checks import require
 from attnlab.ops.routes import StatefulRoute
 
 __all__ = [

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab.biases import Bias
-from attnlab.checks import as_array, as_rate, require, require_instance, require_sizes
+from attnlab.core.checks import as_array, as_rate, require, require_instance, require_sizes
 from attnlab.masks import Mask
 from attnlab.scores import Score
 

@@ -11,7 +11,7 @@ from flax.linen.dtypes import promote_dtype
 
 from attnlab import masks
 from attnlab.biases import Bias
-from attnlab.checks import require_instance
+from attnlab.core.checks import require_instance
 from attnlab.ops.dropout import OnePattern
 from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones, require_batch
-from attnlab.checks import as_array, require
+from attnlab.core.axes import lead_with_ones, require_batch
+from attnlab.core.checks import as_array, require
 from attnlab.modules.conventions import (
     AttentionModule,
     as_query_key_value,

@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 
 from attnlab import masks
-from attnlab.checks import points_to, require, require_choice, require_instance
+from attnlab.core.checks import points_to, require, require_choice, require_instance
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Route
 

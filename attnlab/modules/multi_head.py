@@ -13,9 +13,9 @@ import numpy as np
 from jax.typing import ArrayLike
 
 from attnlab import masks, positions
-from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias, as_bias
-from attnlab.checks import as_int, as_number, points_to, require, require_instance
+from attnlab.core.axes import lead_with_ones
+from attnlab.core.checks import as_int, as_number, points_to, require, require_instance
 from attnlab.modules.cache import (
     append_to_cache,
     cut_to_queries,

@@ -9,7 +9,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 from attnlab.ops.routes import Route, SamplingRoute
 
 __all__ = ["sampled"]

@@ -35,7 +35,7 @@ import flax.linen as nn
 import jax
 
 from attnlab.biases import Bias
-from attnlab.checks import require, require_instance
+from attnlab.core.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.modules.conventions import (
     AttentionModule,

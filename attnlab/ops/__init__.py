@@ -122,5 +122,5 @@ holds is static here; `key_range` would let the engine leave out blocks:
 True
 
 A new route is a frozen dataclass with what `routes.Route` lists, most simply a subclass of
-`routes.Exact`. Add it to the list in `tests/mechanisms.py` and the contract tests run on it.
+`routes.Exact`. Add it to the list in `tests/mechanism_cases.py` and the contract tests run on it.
 """

@@ -48,11 +48,17 @@ import jax
 from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
-from attnlab import platforms
 from attnlab.biases import Bias
-from attnlab.checks import points_to, require_choice, require_dropout
+from attnlab.core.checks import points_to, require_choice, require_dropout
+from attnlab.devices import platforms
+from attnlab.devices.meshes import like, on_explicit_axes, spec_of
+from attnlab.devices.split import (
+    divide_positions,
+    heads_are_too_few,
+    serves_kernels,
+    share_heads,
+)
 from attnlab.masks import Mask, as_mask
-from attnlab.meshes import like, on_explicit_axes, spec_of
 from attnlab.ops import blockwise, dense, one_query
 from attnlab.ops.blockwise import few_queries, ring
 from attnlab.ops.kernels import cudnn, splash, tokamax
@@ -60,12 +66,6 @@ from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
 from attnlab.ops.layout import merge_output, over_heads, prepare
 from attnlab.scores import Score, as_operands
-from attnlab.split import (
-    divide_positions,
-    heads_are_too_few,
-    serves_kernels,
-    share_heads,
-)
 
 __all__ = [
     "IMPLEMENTATIONS",

@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias
+from attnlab.core.axes import lead_with_ones
 from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared

@@ -11,15 +11,15 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab.biases import Bias
-from attnlab.checks import as_share, require_key
+from attnlab.core.checks import as_share, require_key
+from attnlab.devices.meshes import on_explicit_axes, spec_of
+from attnlab.devices.split import by_device, divide_positions, heads_are_too_few, share_heads
 from attnlab.masks import Mask, as_mask
-from attnlab.meshes import on_explicit_axes, spec_of
 from attnlab.ops import dropout
 from attnlab.ops.attention import attention, of_masks
 from attnlab.ops.blockwise.choice import choose
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Dot, Score, as_operands
-from attnlab.split import by_device, divide_positions, heads_are_too_few, share_heads
 
 __all__ = ["Choice", "hard_attention"]
 

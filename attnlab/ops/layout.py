@@ -13,14 +13,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import HeadLayout
 from attnlab.biases import Bias, as_bias
-from attnlab.checks import require
+from attnlab.core.axes import HeadLayout
+from attnlab.core.checks import require
+from attnlab.core.opaque import opaque, opaque_gradient
+from attnlab.devices.split import by_device
 from attnlab.masks import Mask, Padding, combine
-from attnlab.opaque import opaque, opaque_gradient
 from attnlab.ops import dropout
 from attnlab.scores import Score
-from attnlab.split import by_device
 
 __all__ = [
     "Prepared",

@@ -13,10 +13,10 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import HeadLayout
 from attnlab.biases import Bias
-from attnlab.checks import as_array, as_count, require, require_dropout
-from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.core.axes import HeadLayout
+from attnlab.core.checks import as_array, as_count, require, require_dropout
+from attnlab.devices.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import Implementation, attention, attention_weights, of_masks
 from attnlab.ops.layout import visible_pairs
 from attnlab.scores import Dot, Location, Score, as_operands

@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab.devices.split import current
 from attnlab.ops import dense
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import Prepared, merge_output, prepare
 from attnlab.scores import Dot
-from attnlab.split import current
 
 __all__ = ["OneQuery", "attend", "serves", "side_by_side"]
 

@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones
-from attnlab.checks import (
+from attnlab.core.axes import lead_with_ones
+from attnlab.core.checks import (
     as_share,
     require,
     require_dropout,

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from attnlab.opaque import reductions_are_right
+from attnlab.core.opaque import reductions_are_right
 from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.rows import Where

@@ -13,11 +13,11 @@ from typing import Any
 import grain
 import jax
 
-from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, targets, topology
 from attnlab.bench.operations import count
 from attnlab.bench.roofline import Bound, Rates
 from attnlab.bench.targets import Target
+from attnlab.devices import platforms
 from attnlab.runs import command_line, provenance, remaining
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.runs.markdown import markdown_table

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic
 
-from attnlab import own
+from attnlab.mechanisms import own
 from attnlab.runs import command_line, loop, processes, provenance
 from attnlab.runs.flags import written
 from attnlab.runs.folder import Folder

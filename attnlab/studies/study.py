@@ -18,8 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
-from attnlab import own
 from attnlab.data.parts import WHOLE, Part
+from attnlab.mechanisms import own
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import grouped
 from attnlab.runs.units import spread

@@ -13,12 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab import masks, own
-from attnlab.attentions import Surroundings, kind_of, parse
-from attnlab.checks import require
+from attnlab import masks
+from attnlab.core.checks import require
+from attnlab.mechanisms import own
+from attnlab.mechanisms.attentions import Surroundings, kind_of, parse
+from attnlab.mechanisms.own import Own
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Function, Route
-from attnlab.own import Own
 from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot
 

@@ -9,9 +9,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import as_number, require, require_instance
+from attnlab.core.checks import as_number, require, require_instance
+from attnlab.core.tokens import PAD
 from attnlab.models.alignment import Attended
-from attnlab.tokens import PAD
 from attnlab.training.objective import Batch, TokenCrossEntropy, predicted
 
 __all__ = ["AttendedCrossEntropy"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
-from attnlab.tokens import PAD
+from attnlab.core.tokens import PAD
 from attnlab.training.objective import Batch, divisor, require_shape_of
 
 __all__ = ["ClassCrossEntropy"]

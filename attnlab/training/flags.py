@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 import jax
 
-from attnlab.platforms import make_cpu_devices
+from attnlab.devices.platforms import make_cpu_devices
 from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, flag_of, written

@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.checks import as_size, require
+from attnlab.core.checks import as_size, require
+from attnlab.devices.split import Uneven
 from attnlab.runs.errors import Invalid
-from attnlab.split import Uneven
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import (
     METRICS,

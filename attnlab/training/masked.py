@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import jax
 import jax.numpy as jnp
 
+from attnlab.core.tokens import PAD
 from attnlab.models.bert import Pretraining
-from attnlab.tokens import PAD
 from attnlab.training.objective import Batch, divisor, perplexity, token_sums
 
 __all__ = ["MaskedCrossEntropy"]

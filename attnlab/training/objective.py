@@ -12,10 +12,10 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_share, require, require_choice
+from attnlab.core.checks import as_share, require, require_choice
+from attnlab.core.tokens import PAD, row_numbers, rows_of
+from attnlab.devices.split import by_device, current
 from attnlab.models.output import DeferredLogits
-from attnlab.split import by_device, current
-from attnlab.tokens import PAD, row_numbers, rows_of
 
 __all__ = [
     "Batch",

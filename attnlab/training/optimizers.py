@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.checks import as_count, as_number, as_rate, require, require_choice
+from attnlab.core.checks import as_count, as_number, as_rate, require, require_choice
 from attnlab.training import schedules
 
 __all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]

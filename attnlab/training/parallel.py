@@ -15,9 +15,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.checks import require, require_choice
+from attnlab.core.checks import require, require_choice
 from attnlab.data.parts import WHOLE, Part
-from attnlab.split import over
+from attnlab.devices.split import over
 
 __all__ = [
     "PARALLEL",

@@ -21,10 +21,10 @@ import jax.numpy as jnp
 import numpy as np
 from flax import traverse_util
 
-from attnlab import attentions
 from attnlab.data.cache import add_file
 from attnlab.data.subwords import SentencePiece, train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Tokenizer
+from attnlab.mechanisms import attentions
 from attnlab.models.transformer import TransformerConfig
 from attnlab.runs.errors import Invalid
 

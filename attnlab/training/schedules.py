@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import optax
 from jax.typing import ArrayLike
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 
 __all__ = ["constant", "cosine", "fitted_warmup", "linear", "rsqrt"]
 

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 from attnlab.training.objective import Batch, Objective
 
 __all__ = [

@@ -11,7 +11,9 @@ from collections import Counter
 from typing import Any
 
 import attnlab
-from attnlab import MultiHeadAttention, masks, own, platforms
+from attnlab import MultiHeadAttention, masks
+from attnlab.devices import platforms
+from attnlab.mechanisms import own
 from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from attnlab import own
+from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
 from attnlab.testing import CONTRACTS, subject_of

@@ -6,7 +6,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.attentions import Model
 from attnlab.bench import targets, trends
 from attnlab.bench.case import (
     ATTENTION,
@@ -24,6 +23,7 @@ from attnlab.bench.panels import Panel
 from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.roofline import Rates
 from attnlab.bench.tables import over_axis
+from attnlab.mechanisms.attentions import Model
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human

@@ -10,7 +10,6 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from attnlab.attentions import kind_of
 from attnlab.bench import tables, trends
 from attnlab.bench.case import (
     ACCURACY,
@@ -27,6 +26,7 @@ from attnlab.bench.panels import Panel, round_steps
 from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.roofline import PRODUCTS, Peak, Rates
 from attnlab.bench.tables import over_axis
+from attnlab.mechanisms.attentions import kind_of
 from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import INK, MUTED, of_attention

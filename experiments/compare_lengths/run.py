@@ -7,11 +7,11 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
-from attnlab import own
-from attnlab.attentions import KINDS, kind_of, split_way
 from attnlab.bench import memory, peers, topology, trends
 from attnlab.bench.case import DERIVED, Case, Result
 from attnlab.bench.roofline import Peak, Unit
+from attnlab.mechanisms import own
+from attnlab.mechanisms.attentions import KINDS, kind_of, split_way
 from attnlab.runs import loop, provenance, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid

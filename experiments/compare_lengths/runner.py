@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.attentions import kind_of
 from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak, Unit
 from attnlab.bench.workers import Workers, death
+from attnlab.mechanisms.attentions import kind_of
 from attnlab.runs.flags import structured
 
 PAUSE_SECONDS = 0.01  # between turns: OpenMP's threads spin for milliseconds after their work

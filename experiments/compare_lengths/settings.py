@@ -8,7 +8,13 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from attnlab.attentions import (
+from attnlab.bench import inputs, sharding, targets, topology
+from attnlab.bench.case import ACCURACY, ATTENTION, BEAM, DECODE, PASSES, SEARCHES, TRAIN_STEP, Case
+from attnlab.bench.roofline import UNITS, Unit
+from attnlab.bench.targets import Target
+from attnlab.core.tokens import NUM_SPECIAL
+from attnlab.masks import Causal
+from attnlab.mechanisms.attentions import (
     EXACT_IMPLEMENTATIONS,
     KINDS,
     Model,
@@ -19,16 +25,10 @@ from attnlab.attentions import (
     require_model,
     split_way,
 )
-from attnlab.bench import inputs, sharding, targets, topology
-from attnlab.bench.case import ACCURACY, ATTENTION, BEAM, DECODE, PASSES, SEARCHES, TRAIN_STEP, Case
-from attnlab.bench.roofline import UNITS, Unit
-from attnlab.bench.targets import Target
-from attnlab.masks import Causal
+from attnlab.mechanisms.own import Own, is_own, load
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.own import Own, is_own, load
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, Flags, flag, written
-from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.parallel import PARALLEL, mesh_sizes
 
 AUTO = "auto"

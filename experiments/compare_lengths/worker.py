@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.attentions import KINDS
 from attnlab.bench import deviceless, environment, inputs, peaks, work, workers
 from attnlab.bench.case import Case, Result
 from attnlab.bench.measure import Ready, measure, prepare
 from attnlab.bench.roofline import Unit
+from attnlab.mechanisms.attentions import KINDS
 from attnlab.runs.errors import one_line
 
 PACKAGES = list(dict.fromkeys(filter(None, (kind.package for kind in KINDS.values()))))

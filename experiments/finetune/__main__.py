@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 from matplotlib.figure import Figure
 
-from attnlab import own
+from attnlab.mechanisms import own
 from attnlab.models.bert import BertClassifier
 from attnlab.runs import command_line, figure_files, intervals
 from attnlab.runs.command_line import say

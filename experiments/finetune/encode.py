@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from attnlab.core.tokens import PAD, UNK
 from attnlab.data.masking import joined
 from attnlab.data.subwords import SentencePiece
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import PAD, UNK
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 
 NONE = -1  # the label of what is not labelled

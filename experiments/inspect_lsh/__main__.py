@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
-from attnlab import own
 from attnlab.bench import environment, inputs
 from attnlab.bench.case import Case
+from attnlab.mechanisms import own
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped

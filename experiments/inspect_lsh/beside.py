@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.attentions import Surroundings, kind_of, parse
+from attnlab.mechanisms.attentions import Surroundings, kind_of, parse
 from attnlab.ops.routes import Function
 from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot

@@ -17,13 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.bench import inputs
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.windows import Windows, as_tokens, random_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import NUM_SPECIAL
 from attnlab.training.curve import read_metrics
 from attnlab.training.loop import LoopSettings, Task
 from attnlab.training.objective import TokenCrossEntropy

@@ -3,8 +3,8 @@
 import dataclasses
 from collections.abc import Collection
 
-from attnlab import own
 from attnlab.bench.case import PASSES, Case
+from attnlab.mechanisms import own
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, Flags, flag, seed_flag, written

@@ -14,10 +14,10 @@ from typing import Any
 import grain
 import numpy as np
 
+from attnlab.core.tokens import NUM_SPECIAL, PAD
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.models.transformer import LanguageModel
-from attnlab.tokens import NUM_SPECIAL, PAD
 from attnlab.training.curve import means_of
 from attnlab.training.loop import Task
 from attnlab.training.objective import Batch, TokenCrossEntropy

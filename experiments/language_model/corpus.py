@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from attnlab.bench import inputs
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.tokenizers import Bytes, Characters
 from attnlab.data.windows import Split, Windows, consecutive_windows, map_bytes, split_of
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model.settings import Settings
 
 

@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.windows import consecutive_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import LanguageModel
 from attnlab.ops.lsh import hash_buckets, hash_quality, make_rotations
 from attnlab.ops.lsh.hashing import default_num_buckets
 from attnlab.positions import rotary
-from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model.models import hashing_layers, rounds_of
 from experiments.language_model.settings import Settings
 

@@ -1,4 +1,4 @@
-"""Language models by their names, in the grammar of `attnlab.attentions`."""
+"""Language models by their names, in the grammar of `attnlab.mechanisms.attentions`."""
 
 import dataclasses
 import re
@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab import attentions
-from attnlab.attentions import FEED_FORWARD_CHUNK, Model, Surroundings
+from attnlab.mechanisms import attentions
+from attnlab.mechanisms.attentions import FEED_FORWARD_CHUNK, Model, Surroundings
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import LanguageModel, TransformerConfig, TransformerLM
 from attnlab.ops.lsh.hashing import default_num_buckets

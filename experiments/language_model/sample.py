@@ -14,14 +14,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.attentions import require_model
+from attnlab.core.tokens import UNK
+from attnlab.mechanisms.attentions import require_model
 from attnlab.runs import command_line
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
 from attnlab.runs.folder import Folder
 from attnlab.studies.study import Cell, identity
-from attnlab.tokens import UNK
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.decode import sample
 from attnlab.training.loop import CHECKPOINTS

@@ -5,9 +5,9 @@ import math
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from attnlab.attentions import REFORMER, grammar, in_models, require_model
+from attnlab.mechanisms.attentions import REFORMER, grammar, in_models, require_model
+from attnlab.mechanisms.own import mentioned
 from attnlab.models.transformer.config import POSITION_BIASES
-from attnlab.own import mentioned
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, flag, written
 from attnlab.training.flags import TrainFlags, preset_flag, seeds_flag

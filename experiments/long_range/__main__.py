@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from attnlab.attentions import parse, streams
 from attnlab.bench.model_programs import memory_of_step
+from attnlab.mechanisms.attentions import parse, streams
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table

@@ -10,6 +10,7 @@ from typing import Any
 import grain
 import numpy as np
 
+from attnlab.core.tokens import BOS, NUM_SPECIAL, UNK
 from attnlab.data import listops
 from attnlab.data.labelled import classes_of, read_labelled
 from attnlab.data.listops import ListOps
@@ -17,7 +18,6 @@ from attnlab.data.tasks import KeyMatching
 from attnlab.data.tfds_source import open_tfds
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, NUM_SPECIAL, UNK
 from experiments.long_range.settings import Settings
 
 Source = Any  # random access: len() and [i] → an example of strings

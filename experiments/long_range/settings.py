@@ -6,7 +6,13 @@ from collections.abc import Collection
 import flax.linen as nn
 import jax.numpy as jnp
 
-from attnlab.attentions import Surroundings, grammar, in_models, pattern, require_attention
+from attnlab.mechanisms.attentions import (
+    Surroundings,
+    grammar,
+    in_models,
+    pattern,
+    require_attention,
+)
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid

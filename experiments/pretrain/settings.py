@@ -4,7 +4,7 @@ import dataclasses
 import re
 from collections.abc import Collection
 
-from attnlab.attentions import grammar, in_models
+from attnlab.mechanisms.attentions import grammar, in_models
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import DTYPES, flag
 from attnlab.training.flags import TrainFlags, preset_flag

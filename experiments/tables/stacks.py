@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import routes
-from attnlab.attentions import Model
 from attnlab.bench.operations import count
+from attnlab.mechanisms.attentions import Model
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerLM
 from attnlab.models.transformer.config import TransformerConfig

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from attnlab import attentions
 from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import EncodePair, count_tokens, count_too_long
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
+from attnlab.mechanisms import attentions
 from attnlab.models.rnn_search import RNNSearch
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import command_line, processes

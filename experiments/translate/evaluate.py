@@ -9,12 +9,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab import tokens as tok
+from attnlab.core import tokens as tok
+from attnlab.core.tokens import lengths, shift_right
 from attnlab.data.batching import evaluation_batches
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import processes
-from attnlab.tokens import lengths, shift_right
 from attnlab.training.alignment import Link, alignment_error_rate, known_links, strongest_links
 from attnlab.training.decode import beam_search, greedy
 from attnlab.training.evaluation_figures import Alignment

@@ -5,8 +5,8 @@ from typing import Any
 
 import jax.numpy as jnp
 
-from attnlab import attentions
-from attnlab.checks import require_choice
+from attnlab.core.checks import require_choice
+from attnlab.mechanisms import attentions
 from attnlab.models.britz import Britz
 from attnlab.models.luong import Luong
 from attnlab.models.nmt_attn import NMTAttn

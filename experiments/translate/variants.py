@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.own import split_outside_brackets
-from attnlab.platforms import Platform, compiling_for
+from attnlab.devices.platforms import Platform, compiling_for
+from attnlab.mechanisms.own import split_outside_brackets
 from attnlab.runs.errors import Invalid
 from experiments.translate.models import CLASSES, build
 

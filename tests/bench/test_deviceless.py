@@ -13,9 +13,10 @@ import jax.numpy as jnp
 import pytest
 
 import attnlab
-from attnlab import masks, platforms
+from attnlab import masks
 from attnlab.bench import deviceless, model_programs, targets, topology
 from attnlab.bench.case import Case, Result
+from attnlab.devices import platforms
 from attnlab.models import Reformer
 from attnlab.ops import routes
 from attnlab.runs.errors import Invalid
@@ -36,7 +37,7 @@ for fields in json.loads(sys.argv[1]):
 """
 EXCHANGED = """
 import json, re, sys
-from attnlab import platforms
+from attnlab.devices import platforms
 from attnlab.bench import targets, topology, model_programs
 from attnlab.bench.case import Case
 case = Case(**json.loads(sys.argv[1]))

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from jax.extend.core import Var
 
-from attnlab.attentions import KINDS
 from attnlab.bench import inputs, measure, mechanisms, programs
 from attnlab.bench.case import Case
+from attnlab.mechanisms.attentions import KINDS
 from tests.daily import daily
 
 OURS = {name: kind for name, kind in KINDS.items() if not kind.written_in}

@@ -5,9 +5,9 @@ import itertools
 
 import pytest
 
-from attnlab.attentions import KINDS
 from attnlab.bench import panels
 from attnlab.bench.case import PASSES, Case, Result
+from attnlab.mechanisms.attentions import KINDS
 from experiments.compare_lengths import report
 from tests.bench import rows
 from tests.words import boxes, hidden

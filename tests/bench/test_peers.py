@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from attnlab.attentions import KINDS
 from attnlab.bench.case import ACCURACY, BEAM, GREEDY, TRAIN_STEP, Case
+from attnlab.mechanisms.attentions import KINDS
 from experiments.compare_lengths.runner import difference
 
 # In a process of its own: peers warn at import, which here is an error, and LSH needs x64.

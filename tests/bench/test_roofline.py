@@ -11,7 +11,7 @@ from attnlab.bench import inputs, model_programs, peaks, targets, work
 from attnlab.bench.case import Case, Operations, Result, Sent
 from attnlab.bench.measure import measure
 from attnlab.bench.roofline import UNITS, Bound, Peak, Rates, Unit
-from attnlab.platforms import compiling_for
+from attnlab.devices.platforms import compiling_for
 from tests.daily import daily
 
 SMALL = {"num_heads": 2, "head_dim": 7, "ops_only": True}

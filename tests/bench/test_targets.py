@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from attnlab.bench import targets
-from attnlab.platforms import Platform
+from attnlab.devices.platforms import Platform
 from tests.daily import daily
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,6 +8,7 @@ import grain
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import EOS, PAD
 from attnlab.data import encoding
 from attnlab.data.batching import (
     FillBuckets,
@@ -20,7 +21,6 @@ from attnlab.data.pools import Reader
 from attnlab.data.tasks import Reversal
 from attnlab.data.tokenizers import Numbers
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import EOS, PAD
 
 NUMBERS = Numbers(50)
 TASK = Reversal(num_symbols=49, min_length=2, max_length=19, size=97)

@@ -5,8 +5,8 @@ import statistics
 
 import pytest
 
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.listops import CLASSES, VOCABULARY, ListOps, encode, value
-from attnlab.tokens import NUM_SPECIAL
 
 SHORT = {"min_length": 20, "max_length": 100}
 

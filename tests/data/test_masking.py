@@ -3,6 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.data.lines import read_blocks
 from attnlab.data.masking import (
     MaskedPairs,
@@ -15,7 +16,6 @@ from attnlab.data.masking import (
 )
 from attnlab.data.parts import Part
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS, PAD
 
 WORDS = 300  # and so the id of [MASK]
 

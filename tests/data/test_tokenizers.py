@@ -4,13 +4,13 @@ import pwd
 import pytest
 import sentencepiece
 
+from attnlab.core.tokens import BOS, EOS, NUM_SPECIAL, PAD, UNK
 from attnlab.data import subwords as subwords_module
 from attnlab.data.cache import default_cache_dir
 from attnlab.data.dates import Dates
 from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes, Characters, Numbers
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS, NUM_SPECIAL, PAD, UNK
 
 DATES = Dates(size=500)
 

@@ -8,8 +8,8 @@
 Every implementation (cuDNN, splash, tokamax, the Pallas kernels, blockwise, dense) that accepts a
 scenario is checked in bfloat16 and float32, context and gradients, in the mean and in the worst
 row; LSH on given buckets; the hash; a mesh of all devices; and of the contract list
-(`tests.mechanisms`) what has no kernel, against itself in float64 on the CPU. What may break on a
-device comes first: the defaults and kernels in bfloat16.
+(`tests.mechanism_cases`) what has no kernel, against itself in float64 on the CPU. What may break
+on a device comes first: the defaults and kernels in bfloat16.
 
 The checks run in a process of their own, which is replaced where it died, hung or failed on the
 device, so that one kernel takes no other down. Each check's ratios are a line of JSON in

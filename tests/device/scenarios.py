@@ -10,7 +10,7 @@ from attnlab import masks
 from attnlab.ops.attention import IMPLEMENTATIONS
 from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import MECHANISMS
+from tests.mechanism_cases import MECHANISMS
 from tests.oracle_scores import SCORES
 
 DTYPES = ("bfloat16", "float32")

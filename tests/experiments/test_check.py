@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from attnlab import own
+from attnlab.mechanisms import own
 from experiments.check import __main__ as check
 
 FILE = """

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import masks, own, testing
+from attnlab import masks, testing
+from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from experiments.examples import decay as decay_file
 

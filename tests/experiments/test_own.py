@@ -4,9 +4,9 @@ import importlib
 
 import pytest
 
-from attnlab import own
-from attnlab.attentions import _kind_of_own
 from attnlab.bench.case import Result
+from attnlab.mechanisms import own
+from attnlab.mechanisms.attentions import _kind_of_own
 from attnlab.runs import figure_files
 from attnlab.studies.study import Cell
 from experiments.compare_lengths import __main__ as compare_lengths

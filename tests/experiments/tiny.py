@@ -8,7 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab import tokens as tok
+from attnlab.core import tokens as tok
 from attnlab.data.dates import Dates
 from attnlab.models.seq2seq import Seq2Seq
 

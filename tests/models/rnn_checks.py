@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.tokens import BOS, EOS, shift_right
+from attnlab.core.tokens import BOS, EOS, shift_right
 
 SOURCE_VOCAB, TARGET_VOCAB = 11, 13
 SOURCE_LENGTHS, TARGET_LENGTHS = (5, 2, 1), (4, 5, 3)

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import rows_of
 from attnlab.models import Britz, Luong, NMTAttn, RNNEncDec, RNNSearch
-from attnlab.tokens import rows_of
 
 SOURCE, TARGET = jnp.array([[5, 6, 7], [8, 9, 2]]), jnp.array([[4, 2, 0, 0], [3, 5, 6, 2]])
 WIDTHS = {"embed_features": 6, "hidden_features": 8}

@@ -9,6 +9,7 @@ import pytest
 from jax import export
 
 from attnlab import AlibiBias, biases, masks, routes, scores
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.modules.scores import AdditiveScore
 from attnlab.ops import blockwise, dense, one_query
 from attnlab.ops.attention import attention, attention_weights
@@ -23,10 +24,9 @@ from attnlab.ops.named import (
     general_attention,
     location_attention,
 )
-from attnlab.platforms import Platform, compiling_for
 from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 SIZES = Sizes(batch=2, queries=5, keys=7)
 CASES = {case.name: case for case in SCORES}

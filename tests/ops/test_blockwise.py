@@ -15,7 +15,7 @@ from attnlab.testing import Sizes
 from tests import oracle
 from tests.daily import daily
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 SIZES = Sizes(batch=2)
 BY_NAME = {case.name: case for case in SCORES}

@@ -13,7 +13,7 @@ from attnlab.ops.attention import attention
 from attnlab.ops.layout import prepare
 from attnlab.testing import Sizes
 from tests.daily import daily
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 RATE = 0.3
 keep_mask = jax.jit(dropout.keep_mask, static_argnums=1)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from attnlab import masks, scores
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.kernels import cudnn
 from attnlab.ops.local import local_attention, window_attention
-from attnlab.platforms import Platform, compiling_for
 from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 SIZES = Sizes(batch=2)
 LENGTHS = np.array([23, 9])

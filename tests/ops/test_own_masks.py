@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from attnlab import MultiHeadAttention, attention, lsh_attention, masks, routes, scores
+from attnlab.devices.platforms import Platform, compiling_for
+from attnlab.devices.split import over
 from attnlab.ops.blockwise import engine
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.quality import hash_quality
-from attnlab.platforms import Platform, compiling_for
-from attnlab.split import over
 from tests import oracle
 from tests.daily import daily
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attnlab import MultiHeadAttention, attention, attention_weights, masks, routes, scores
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.hard import hard_attention
 from attnlab.ops.local import local_attention
-from attnlab.platforms import Platform, compiling_for
 
 RNG = np.random.default_rng(0)
 SHAPES = (2, 5, 4, 6), (2, 7, 2, 6), (2, 7, 2, 6)

@@ -8,8 +8,8 @@ import sys
 import jax
 import pytest
 
-from attnlab import platforms
 from attnlab.bench import deviceless, model_programs, topology
+from attnlab.devices import platforms
 from attnlab.runs.units import duration, human
 from attnlab.studies import plan
 from attnlab.studies.study import Cell

@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.models import Transformer, TransformerConfig, TransformerLM
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.tokens import BOS, EOS, PAD
 from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
 from attnlab.training.decode.single import _Draw
 

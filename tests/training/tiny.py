@@ -5,8 +5,8 @@ import grain
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.core.tokens import EOS, NUM_SPECIAL
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.tokens import EOS, NUM_SPECIAL
 
 VOCAB = 11
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attnlab.checks import require, require_choice
+from attnlab.core.checks import require, require_choice
+from attnlab.core.tokens import PAD
 from attnlab.models.bert.model import BertPretraining
 from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
 from attnlab.models.transformer.config import TransformerConfig
-from attnlab.tokens import PAD
 
 __all__ = ["from_hugging_face"]
 

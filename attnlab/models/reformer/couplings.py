@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 import jax
 from jax import lax
 
-from attnlab.meshes import vary_like
+from attnlab.devices.meshes import vary_like
+from attnlab.devices.split import current, divide_examples, entered
 from attnlab.models.chunks import Undone
-from attnlab.split import current, divide_examples, entered
 
 __all__ = ["Coupling", "Streams", "reversible", "stored"]
 

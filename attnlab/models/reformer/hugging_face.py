@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.checks import require, require_choice
+from attnlab.core.checks import require, require_choice
 from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 from attnlab.masks import Mask
 from attnlab.models.chunks import in_chunks
 from attnlab.models.reformer.couplings import Coupling, Streams, reversible

@@ -11,7 +11,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.checks import (
+from attnlab.core.checks import (
     as_count,
     as_number,
     as_rate,

@@ -8,8 +8,8 @@ import flax.linen as nn
 import jax
 
 from attnlab import masks
-from attnlab import tokens as tok
-from attnlab.checks import require, require_instance
+from attnlab.core import tokens as tok
+from attnlab.core.checks import require, require_instance
 from attnlab.models.seq2seq import Seq2Seq, as_pairs
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions

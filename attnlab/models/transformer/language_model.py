@@ -7,8 +7,8 @@ from typing import Any
 import jax
 
 from attnlab import masks
-from attnlab import tokens as tok
-from attnlab.checks import require
+from attnlab.core import tokens as tok
+from attnlab.core.checks import require
 from attnlab.models.seq2seq import Decoder
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions

@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import positions as pos
-from attnlab.checks import as_array, require
+from attnlab.core.checks import as_array, require
+from attnlab.core.tokens import rows_of
+from attnlab.devices.split import gathered
 from attnlab.models.chunks import in_chunks
 from attnlab.models.output import DeferredLogits, wide_product
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import tokens_before
-from attnlab.split import gathered
-from attnlab.tokens import rows_of
 
 __all__ = [
     "FeedForward",

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import flax.linen as nn
 import jax
 
-from attnlab.checks import require, require_instance
+from attnlab.core.checks import require, require_instance
 from attnlab.masks import Mask
 from attnlab.models.transformer.config import POSITION_BIASES, TransformerConfig
 from attnlab.models.transformer.layers import FeedForward, layer_norm

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from attnlab.axes import pad_to_multiple
-from attnlab.meshes import vary_like
+from attnlab.core.axes import pad_to_multiple
+from attnlab.devices.meshes import vary_like
 from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
 from attnlab.ops.layout import Prepared

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import pad_to_multiple
-from attnlab.meshes import vary_like
+from attnlab.core.axes import pad_to_multiple
+from attnlab.devices.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.blockwise import engine
 from attnlab.ops.layout import Prepared

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias
+from attnlab.core.axes import lead_with_ones
+from attnlab.devices.meshes import vary_like
 from attnlab.masks import Mask
-from attnlab.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.layout import add_slice, slice_heads
 from attnlab.scores import Score

@@ -14,15 +14,15 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import HeadLayout
 from attnlab.biases import as_bias
-from attnlab.meshes import vary_like
+from attnlab.core.axes import HeadLayout
+from attnlab.devices.meshes import vary_like
+from attnlab.devices.split import current
 from attnlab.ops import one_query
 from attnlab.ops.blockwise.engine import OnlineSoftmax, key_range, visible_logits, whole_blocks
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Score
-from attnlab.split import current
 
 __all__ = ["attend", "serves"]
 

@@ -21,14 +21,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import pad_to_multiple
 from attnlab.biases import Bias, Explicit
+from attnlab.core.axes import pad_to_multiple
+from attnlab.devices.split import by_device, current
 from attnlab.masks import Mask
 from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
 from attnlab.ops.layout import Prepared
 from attnlab.scores import Score
-from attnlab.split import by_device, current
 
 __all__ = ["attend"]
 

@@ -9,13 +9,13 @@ from typing import Any
 
 import jax
 
-from attnlab.axes import HeadLayout
+from attnlab.core.axes import HeadLayout
+from attnlab.devices.platforms import Platform
+from attnlab.devices.split import by_device
 from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import Prepared, prepare
-from attnlab.platforms import Platform
 from attnlab.scores import Dot, Score
-from attnlab.split import by_device
 
 __all__ = [
     "Call",

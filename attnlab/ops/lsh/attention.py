@@ -11,8 +11,9 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import points_to
-from attnlab.meshes import like, on_explicit_axes
+from attnlab.core.checks import points_to
+from attnlab.devices.meshes import like, on_explicit_axes
+from attnlab.devices.split import by_device, divide_positions, heads_are_too_few, serves_kernels
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import attend_rows
 from attnlab.ops.lsh.inputs import (
@@ -25,7 +26,6 @@ from attnlab.ops.lsh.inputs import (
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import CallSettings, factored, row_seeds
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
-from attnlab.split import by_device, divide_positions, heads_are_too_few, serves_kernels
 
 __all__ = ["lsh_attention"]
 

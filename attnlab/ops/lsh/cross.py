@@ -11,7 +11,8 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.meshes import like, on_explicit_axes
+from attnlab.devices.meshes import like, on_explicit_axes
+from attnlab.devices.split import by_device, divide_positions
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh.implementations import choose, pad
 from attnlab.ops.lsh.inputs import (
@@ -24,7 +25,6 @@ from attnlab.ops.lsh.inputs import (
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.rows import CallSettings, row_seeds
-from attnlab.split import by_device, divide_positions
 
 __all__ = ["lsh_cross_attention"]
 

@@ -22,7 +22,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 from attnlab.ops.lsh.order import (
     Geometry,
     KeyOrder,

@@ -21,8 +21,9 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import require
-from attnlab.meshes import as_examples, on_explicit_axes
+from attnlab.core.checks import require
+from attnlab.devices.meshes import as_examples, on_explicit_axes
+from attnlab.devices.split import by_device, copies_of_kv_heads
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import visible_pairs
 from attnlab.ops.lsh.attention import lsh_attention
@@ -38,7 +39,6 @@ from attnlab.ops.lsh.inputs import (
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import run_starts
 from attnlab.ops.lsh.rows import unit_keys
-from attnlab.split import by_device, copies_of_kv_heads
 
 __all__ = ["lsh_decode"]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.checks import as_size, require, require_instance
+from attnlab.core.checks import as_size, require, require_instance
 from attnlab.ops.lsh.inputs import require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import require_sortable

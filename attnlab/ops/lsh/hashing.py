@@ -24,8 +24,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnlab.axes import broadcasts_to
-from attnlab.checks import (
+from attnlab.core.axes import broadcasts_to
+from attnlab.core.checks import (
     as_array,
     as_int,
     as_size,
@@ -34,11 +34,11 @@ from attnlab.checks import (
     require_instance,
     require_key,
 )
-from attnlab.meshes import on_explicit_axes, spec_of
+from attnlab.devices.meshes import on_explicit_axes, spec_of
+from attnlab.devices.split import by_device, current, divide_positions, heads_are_too_few
 from attnlab.ops.lsh.inputs import as_floating
 from attnlab.ops.lsh.order import bucket_limit, require_sortable
 from attnlab.ops.lsh.running_mean import RunningMean
-from attnlab.split import by_device, current, divide_positions, heads_are_too_few
 
 __all__ = [
     "Rotations",

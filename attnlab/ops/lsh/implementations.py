@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from attnlab import platforms
+from attnlab.devices import platforms
 from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.dense import attend_dense

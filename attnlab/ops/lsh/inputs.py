@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.axes import HeadLayout, broadcasts_to, lead_with_ones
-from attnlab.checks import (
+from attnlab.core.axes import HeadLayout, broadcasts_to, lead_with_ones
+from attnlab.core.checks import (
     as_array,
     as_size,
     is_floating,

@@ -16,7 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.axes import pad_to_multiple
+from attnlab.core.axes import pad_to_multiple
+from attnlab.devices.platforms import Platform
 from attnlab.ops.kernels.pallas import Pallas, block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.ops.kernels.pallas.tiles import MASKED
@@ -31,7 +32,6 @@ from attnlab.ops.lsh.rows import (
     select_row,
     unit_keys,
 )
-from attnlab.platforms import Platform
 
 __all__ = ["Kernel", "attend_with", "kernel_for"]
 

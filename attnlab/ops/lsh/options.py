@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
-from attnlab.checks import as_count, as_int, as_number, require, require_choice
+from attnlab.core.checks import as_count, as_int, as_number, require, require_choice
 from attnlab.ops.lsh.order import Geometry
 
 __all__ = ["LUCIDRAINS", "PAPER", "STRICT", "TRAX", "LSHOptions"]

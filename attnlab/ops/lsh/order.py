@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.checks import require
+from attnlab.core.checks import require
 from attnlab.masks import Mask
 
 __all__ = [

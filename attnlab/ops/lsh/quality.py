@@ -13,8 +13,8 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.checks import as_size, require
-from attnlab.meshes import as_examples, on_explicit_axes
+from attnlab.core.checks import as_size, require
+from attnlab.devices.meshes import as_examples, on_explicit_axes
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.implementations import pad

@@ -26,7 +26,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.meshes import vary_like
+from attnlab.devices.meshes import vary_like
 from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.axes import lead_with_ones
 from attnlab.biases import Bias
-from attnlab.checks import as_int, as_size, require, require_choice
-from attnlab.meshes import like, on_explicit_axes
+from attnlab.core.axes import lead_with_ones
+from attnlab.core.checks import as_int, as_size, require, require_choice
+from attnlab.devices.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention

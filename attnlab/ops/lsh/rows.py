@@ -16,7 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
-from attnlab.meshes import vary_like
+from attnlab.devices.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, take

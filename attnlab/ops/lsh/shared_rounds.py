@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
+from attnlab.devices.split import Uneven, by_device, current
 from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.implementations import in_order
 from attnlab.ops.lsh.rounds import attend_some_rounds
 from attnlab.ops.lsh.rows import CallSettings, heads_inside
-from attnlab.split import Uneven, by_device, current
 
 __all__ = ["attend_sharing_rounds"]
 

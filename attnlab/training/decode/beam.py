@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab import tokens as tok
-from attnlab.checks import as_number, as_size, require, require_choice
+from attnlab.core import tokens as tok
+from attnlab.core.checks import as_number, as_size, require, require_choice
 from attnlab.models.seq2seq import Decoder
 from attnlab.training.decode.state import (
     Hypotheses,

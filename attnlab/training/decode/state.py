@@ -9,8 +9,8 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
-from attnlab import tokens as tok
-from attnlab.checks import as_size, require
+from attnlab.core import tokens as tok
+from attnlab.core.checks import as_size, require
 from attnlab.models.seq2seq import Seq2Seq
 
 __all__ = [

@@ -3,10 +3,10 @@ import json
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import BOS, EOS
 from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import BOS, EOS
 from experiments.finetune import made
 from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
 from experiments.finetune.examples import Classified, Span, Tagged, read

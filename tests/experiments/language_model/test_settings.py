@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from attnlab import routes
-from attnlab.attentions import require_model
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.windows import consecutive_windows
+from attnlab.mechanisms.attentions import require_model
 from attnlab.models import Reformer, TransformerLM
 from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid
-from attnlab.tokens import NUM_SPECIAL
 from experiments.language_model import corpus
 from experiments.language_model.models import ablated, build, rounds_of, streams, with_rounds
 from experiments.language_model.settings import PRESETS, Settings

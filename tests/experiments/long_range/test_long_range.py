@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.attentions import streams
+from attnlab.core.tokens import UNK
+from attnlab.mechanisms.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from attnlab.studies import run
 from attnlab.studies.study import Cell, Row
-from attnlab.tokens import UNK
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import (
     Tasks,

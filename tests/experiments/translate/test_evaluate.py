@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data import dates
 from attnlab.data.tokenizers import Bytes
 from attnlab.models.luong import Luong
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.tokens import NUM_SPECIAL
 from experiments.translate.corpus import Corpus, Drawn, Tokenizers
 from experiments.translate.evaluate import (
     alignments,

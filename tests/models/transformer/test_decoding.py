@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from attnlab import routes
+from attnlab.core.tokens import BOS, PAD, shift_right
 from attnlab.models.transformer import Transformer, TransformerConfig, TransformerLM
-from attnlab.tokens import BOS, PAD, shift_right
 from attnlab.training.decode import beam_search, greedy, length_penalty_of
 from attnlab.training.decode.state import Given, first_call, make_next_logits
 from tests.daily import daily

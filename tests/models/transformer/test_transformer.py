@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from attnlab import GeneralScore, positions, routes
+from attnlab.core.tokens import BOS, PAD, rows_of, shift_right
 from attnlab.models.transformer import (
     Memory,
     Transformer,
@@ -18,7 +19,6 @@ from attnlab.models.transformer import (
     TransformerEncoder,
     TransformerLM,
 )
-from attnlab.tokens import BOS, PAD, rows_of, shift_right
 from tests import oracle
 from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
 from tests.modules.reference import apply, float64, init, multi_head

@@ -7,11 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks, scores
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops import routes
 from attnlab.ops.attention import attention
 from attnlab.ops.local import window_attention
-from attnlab.platforms import Platform, compiling_for
 
 H100 = Platform("cuda", "NVIDIA H100 80GB HBM3", (9, 0))
 V5E = Platform("tpu", "TPU v5 lite")

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab import masks, scores
+from attnlab.devices.platforms import compiling_for
 from attnlab.ops.attention import attention
-from attnlab.platforms import compiling_for
 from tests.daily import daily
 from tests.ops.kernels.maintained import (
     ALL,

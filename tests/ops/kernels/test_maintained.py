@@ -11,12 +11,12 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ke
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as splash_masks
 
 from attnlab import masks, scores
+from attnlab.devices.platforms import compiling_for
+from attnlab.devices.split import over
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels import cudnn, splash
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import Pallas, exact
-from attnlab.platforms import compiling_for
-from attnlab.split import over
 from tests.ops.kernels.maintained import (
     CAUSAL,
     H100,

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from attnlab import Pallas, masks
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
-from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 

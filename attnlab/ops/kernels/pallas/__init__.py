@@ -11,8 +11,8 @@ from __future__ import annotations
 import dataclasses
 from types import ModuleType
 
-from attnlab.checks import as_int, require
-from attnlab.platforms import Platform
+from attnlab.core.checks import as_int, require
+from attnlab.devices.platforms import Platform
 
 __all__ = ["Pallas", "block_sizes", "kernels_for", "why_not_on"]
 

@@ -13,13 +13,13 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 
-from attnlab.axes import pad_to_multiple
+from attnlab.core.axes import pad_to_multiple
+from attnlab.devices.platforms import Platform
 from attnlab.masks import Mask
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.kernels.pallas import block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
 from attnlab.ops.layout import Prepared, merge_output, over_heads
-from attnlab.platforms import Platform
 from attnlab.scores import Additive, Dot, Score
 
 __all__ = ["attend", "refusal"]

@@ -3,8 +3,8 @@
 import pytest
 
 from attnlab import Pallas
+from attnlab.devices.platforms import Platform
 from attnlab.ops.kernels.pallas import block_sizes
-from attnlab.platforms import Platform
 
 H200, V5E = Platform("cuda", "NVIDIA H200", (9, 0)), Platform("tpu", "TPU v5 lite")
 

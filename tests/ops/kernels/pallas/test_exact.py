@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from attnlab import Pallas, masks, scores
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
-from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.kernels.pallas import tiles, tpu
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
-from attnlab.platforms import Platform, compiling_for
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_ranges
 

@@ -15,6 +15,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from attnlab.devices.platforms import current
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
 from attnlab.ops.kernels.pallas.tpu.additive import UNITS
@@ -27,7 +28,6 @@ from attnlab.ops.kernels.pallas.tpu.tile import (
     specs,
     unit_scratch,
 )
-from attnlab.platforms import current
 
 __all__ = ["forward", "refusal"]
 

@@ -17,7 +17,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from attnlab.axes import pad_to_multiple
+from attnlab.core.axes import pad_to_multiple
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, query_blocks
 from attnlab.ops.kernels.pallas.tpu.additive import UNITS, add_logits

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import masks, meshes, routes
+from attnlab import masks, routes
+from attnlab.devices import meshes
 from attnlab.ops.attention import attention_weights
 from attnlab.ops.blockwise import engine
 from attnlab.ops.local import local_attention
@@ -17,7 +18,7 @@ from attnlab.ops.lsh.hashing import hash_buckets, make_rotations
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.scores import Dot
 from tests.daily import daily
-from tests.mechanisms import BY_NAME
+from tests.mechanism_cases import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices
 
 Q, K, V = np.random.default_rng(0).normal(size=(3, 4, 11, 2, 4)).astype(np.float32)

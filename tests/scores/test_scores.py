@@ -12,7 +12,7 @@ from attnlab import masks, scores
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.testing import Sizes
 from tests import oracle
-from tests.mechanisms import SCORES
+from tests.mechanism_cases import SCORES
 
 EVERY = pytest.mark.parametrize("case", SCORES, ids=lambda case: case.name)
 SIZES = Sizes(batch=2)

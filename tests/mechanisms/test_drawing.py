@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import biases, drawing, masks, routes, scores
+from attnlab import biases, masks, routes, scores
+from attnlab.mechanisms import drawing
 from tests.daily import daily
 
 LENGTH = 13

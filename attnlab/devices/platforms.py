@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from attnlab.checks import require_instance
+from attnlab.core.checks import require_instance
 
 __all__ = [
     "Platform",

@@ -29,8 +29,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_array, as_number, as_qkv, require, require_instance
-from attnlab.tanh_sum import tanh_sum
+from attnlab.core.checks import as_array, as_number, as_qkv, require, require_instance
+from attnlab.scores.tanh_sum import tanh_sum
 
 __all__ = [
     "Additive",

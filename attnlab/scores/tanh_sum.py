@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from attnlab.meshes import vary_like
-from attnlab.opaque import on_all_cores
+from attnlab.core.opaque import on_all_cores
+from attnlab.devices.meshes import vary_like
 
 __all__ = ["tanh_sum"]
 

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.checks import as_array, require
+from attnlab.core.checks import as_array, require
 
 __all__ = [
     "HeadLayout",

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.tanh_sum import tanh_sum
+from attnlab.scores.tanh_sum import tanh_sum
 from tests import oracle
 from tests.daily import daily
 

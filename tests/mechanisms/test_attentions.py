@@ -4,8 +4,9 @@ import dataclasses
 
 import pytest
 
-from attnlab import attentions, routes
-from attnlab.attentions import KINDS, Attention, Kind, Model, Surroundings
+from attnlab import routes
+from attnlab.mechanisms import attentions
+from attnlab.mechanisms.attentions import KINDS, Attention, Kind, Model, Surroundings
 from attnlab.models.transformer import TransformerConfig
 from attnlab.modules.scores import (
     AdditiveScore,

@@ -8,7 +8,7 @@ import types
 import jax
 import pytest
 
-from attnlab.platforms import (
+from attnlab.devices.platforms import (
     Platform,
     compiling_for,
     current,
@@ -19,7 +19,7 @@ from tests.daily import daily
 
 COUNT = """
 import os, sys, jax
-from attnlab.platforms import make_cpu_devices
+from attnlab.devices.platforms import make_cpu_devices
 make_cpu_devices(int(sys.argv[1]))
 print(len(jax.devices()), os.environ.get("XLA_FLAGS", "").strip())
 """

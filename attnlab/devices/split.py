@@ -26,7 +26,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.checks import require, require_instance
+from attnlab.core.checks import require, require_instance
 
 __all__ = [
     "Split",

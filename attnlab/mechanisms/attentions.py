@@ -22,7 +22,8 @@ from typing import Any
 import flax.linen as nn
 import jax.numpy as jnp
 
-from attnlab import masks, own
+from attnlab import masks
+from attnlab.mechanisms import own
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.biases import AlibiBias
 from attnlab.modules.multi_head import MultiHeadAttention

@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.biases import Bias, as_bias
-from attnlab.checks import as_size, require, require_instance
+from attnlab.core.checks import as_size, require, require_instance
 from attnlab.ops.attention import attention_weights
 from attnlab.ops.routes import AllPairs, Route
 from attnlab.runs.palette import FILL

@@ -1,7 +1,7 @@
 """Attention of your own, by its name in a file: "mine.py:Decay(rate=0.9)" or "package.module:X".
 
-Wherever a program takes an attention it takes such a name (`attnlab.attentions`). What is named is
-one of these, or a class that makes one, with the arguments in brackets:
+Wherever a program takes an attention it takes such a name (`mechanisms.attentions`). What is
+named is one of these, or a class that makes one, with the arguments in brackets:
 
 | kind       | what it is                                                                      |
 | ---------- | ------------------------------------------------------------------------------- |
@@ -37,10 +37,10 @@ from typing import Any
 import flax.linen as nn
 import jax
 
+from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.masks import Mask
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Exact, Function, Masked, Route, SamplingRoute
-from attnlab.platforms import Platform, compiling_for
 from attnlab.runs.errors import Invalid, Stopped, one_line
 from attnlab.scores import Score
 

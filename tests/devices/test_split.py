@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import attnlab
-from attnlab import biases, masks, routes, scores, split
+from attnlab import biases, masks, routes, scores
+from attnlab.devices import split
 from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas

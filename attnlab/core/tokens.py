@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attnlab.checks import as_array, require
+from attnlab.core.checks import as_array, require
 
 __all__ = [
     "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "require_padding_at_end",

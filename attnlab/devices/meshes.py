@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.split import Split, as_tuple, entered
+from attnlab.devices.split import Split, as_tuple, entered
 
 __all__ = ["as_examples", "like", "on_explicit_axes", "spec_of", "vary_like"]
 

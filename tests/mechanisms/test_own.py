@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import attentions, masks, own, routes
-from attnlab.attentions import Surroundings
+from attnlab import masks, routes
+from attnlab.mechanisms import attentions, own
+from attnlab.mechanisms.attentions import Surroundings
 from attnlab.models.transformer import TransformerConfig
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.runs import palette

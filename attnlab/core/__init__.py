@@ -1,0 +1,1 @@
+"""The ground: what arguments must be, leading axes, token ids, and two faults of XLA:CPU."""
