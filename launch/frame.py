@@ -1,4 +1,4 @@
-"""What all launchers of a place that is not this machine do alike.
+"""The common frame of all launchers of a place that is not this machine.
 
 They read [options] NAME FLAGS…, have the experiment check its flags, and say how a launch ended.
 """

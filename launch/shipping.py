@@ -28,9 +28,11 @@ def revision(*, allow_dirty: bool) -> str:
     changed = _git("status", "--porcelain", "-z", "--untracked-files=all").decode().split("\0")
     changes = [line[3:] for line in changed if line]
     if changes and not allow_dirty:
-        shown = ", ".join(changes[:3]) + f" and {len(changes) - 3} more" * (len(changes) > 3)
+        shown = ", ".join(changes[:3])
+        if len(changes) > 3:
+            shown += f" and {len(changes) - 3} more"
         raise Refused(f"{shown}: not as in any commit; commit, or --allow_dirty sends them as well")
-    return head + "+changes" * bool(changes)
+    return f"{head}+changes" if changes else head
 
 
 def archive(path: Path, code: str) -> str:

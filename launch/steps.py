@@ -1,4 +1,4 @@
-"""What a launcher does, step by step: each is shown, and with --dry_run only shown."""
+"""The steps of a launcher: each is shown, and with --dry_run only shown."""
 
 import shlex
 import shutil

@@ -1,4 +1,4 @@
-"""What is measured and what came out."""
+"""Cases to be measured, and results of them."""
 
 from __future__ import annotations
 

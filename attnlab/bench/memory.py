@@ -1,4 +1,4 @@
-"""What a program needs, what the machine has, and what a run was seen to take.
+"""Memory: a program's need, the machine's size, and how much a run was seen to take.
 
 The number that XLA reports for a CPU program can be far too small: a fusion of the YNN library
 keeps its own scratch memory, up to a whole T x S matrix, out of `temp_size_in_bytes`, and

@@ -1,4 +1,4 @@
-"""What a compiled program sends over the network, counted in its optimized HLO.
+"""Bytes that a compiled program sends over the network, counted in its optimized HLO.
 
 A collective among g devices on h hosts, each of which puts x bytes in, makes every one of them send
 

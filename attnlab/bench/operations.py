@@ -1,4 +1,4 @@
-"""What a traced program computes: operations counted, loops as often as they run.
+"""Operations of a traced program, counted, loops as often as they run.
 
 A program is traced, not compiled, so that neither a device nor memory is needed, and no compiler
 has fused or dropped anything. Sorting, copying, adding and multiplying number by number are not

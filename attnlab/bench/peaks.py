@@ -1,4 +1,4 @@
-"""What the default device can do at most, measured: large products, and functions in its caches."""
+"""The default device's peaks, measured: large products, and functions in its caches."""
 
 from __future__ import annotations
 

@@ -39,10 +39,11 @@ def time(result: Result | None) -> str:
     if not result.seconds:
         return ""
     middle = result.median_seconds or 0.0
-    if len(result.seconds) == 1:
-        return duration(middle) + " (busy)" * result.busy
-    spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
-    return f"{duration(middle)} ±{spread:.0%}" + " (busy)" * result.busy
+    cell = duration(middle)
+    if len(result.seconds) > 1:
+        spread = (max(result.seconds) - min(result.seconds)) / 2 / middle
+        cell += f" ±{spread:.0%}"
+    return f"{cell} (busy)" if result.busy else cell
 
 
 def memory(result: Result | None) -> str:
@@ -50,7 +51,8 @@ def memory(result: Result | None) -> str:
     if result is None:
         return ""
     if result.status == "ok":
-        return human(result.memory_bytes) + " *" * (result.memory_source == "resident")
+        seen = result.memory_source == "resident"
+        return f"{human(result.memory_bytes)} *" if seen else human(result.memory_bytes)
     known = human(result.memory_bytes) if result.status == "too_slow" else ""
     what = "stopped" if result.message.startswith("stopped") else "not run"
     return f"{known} ({what})" if known else _why(result)

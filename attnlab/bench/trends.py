@@ -1,4 +1,4 @@
-"""What the rows say: growth with the length, who overtakes whom, how long a sequence still fits."""
+"""Trends of rows: growth with the length, who overtakes whom, how long a sequence still fits."""
 
 import dataclasses
 import itertools
@@ -72,7 +72,7 @@ class Ratio(NamedTuple):
     turns: int
 
     def __str__(self) -> str:
-        interval = f"{self.low:.3g} to {self.high:.3g}; " * (self.turns > 1)
+        interval = f"{self.low:.3g} to {self.high:.3g}; " if self.turns > 1 else ""
         return f"{self.mean:.3g} ({interval}n = {self.turns})"
 
 

@@ -1,4 +1,4 @@
-"""What the public boundary demands of its arguments: messages of rule, got and remedy."""
+"""Demands of the public boundary on its arguments: messages of rule, got and remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What keeps XLA:CPU from computing a product wrongly, or a loop on one core."""
+"""Values that keep XLA:CPU from computing a product wrongly, or a loop on one core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a mask is, `&` of two, and the mask that an array is."""
+"""The class of masks, `&` of two, and the mask that an array is."""
 
 from __future__ import annotations
 
@@ -526,11 +526,12 @@ def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
         if keys is not None:
             seen = _both((seen, keys))
         elif band is None or (band.left, band.right) != (None, 0):
-            padded = part.lengths is not None
-            remedy = "q_lengths out" if padded else "it out; Causal, Padding and from_padding do"
+            got, remedy = type(part).__name__, "it out; Causal, Padding and from_padding do"
+            if part.lengths is not None:
+                got, remedy = f"{got}.q_lengths", "q_lengths out"
             raise NotImplementedError(
                 "this attention hides keys from all queries or from none; got a mask with"
-                f" {type(part).__name__}{'.q_lengths' * padded} (leave {remedy})"
+                f" {got} (leave {remedy})"
             )
     return seen
 

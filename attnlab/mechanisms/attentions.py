@@ -387,7 +387,9 @@ class Model:
         return str(dataclasses.replace(self, pattern=kinds))
 
     def __str__(self) -> str:
-        return "chunked-" * self.chunked + "reversible-" * self.reversible + self.pattern
+        chunked = "chunked-" if self.chunked else ""
+        reversible = "reversible-" if self.reversible else ""
+        return chunked + reversible + self.pattern
 
 
 def require_attention(
@@ -407,9 +409,10 @@ def require_attention(
     try:
         layers = parse(name, in_models() if kinds is None else kinds)
     except Invalid as error:
-        repeat = num_layers > 1 and not own.mentioned(name)
-        several = "; layers repeat several, with + between them" * repeat
-        raise Invalid(f"{flag}: {error}{several}") from None
+        message = f"{flag}: {error}"
+        if num_layers > 1 and not own.mentioned(name):
+            message += "; layers repeat several, with + between them"
+        raise Invalid(message) from None
     if len(layers) > num_layers:
         raise Invalid(
             f"{flag}: {name!r} names {len(layers)} layers, a model has {num_layers} there; give "

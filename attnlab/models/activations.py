@@ -1,4 +1,4 @@
-"""What the layers of a model give their attention, to be looked at."""
+"""The arrays that the layers of a model give their attention, to be looked at."""
 
 from __future__ import annotations
 

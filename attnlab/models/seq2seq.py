@@ -1,4 +1,4 @@
-"""What a model that writes tokens is, so that one training step and one search serve them all."""
+"""The protocol of models that write tokens: one training step and one search serve them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module that decodes keeps: "cache" of the tokens so far, and "static" of the source."""
+"""The caches of a module that decodes: "cache" of the tokens so far, "static" of the source."""
 
 from __future__ import annotations
 

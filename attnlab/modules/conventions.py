@@ -1,4 +1,4 @@
-"""What Flax users expect of every attention module, done once."""
+"""Conventions of Flax that every attention module keeps, written once."""
 
 from __future__ import annotations
 

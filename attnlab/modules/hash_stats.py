@@ -1,4 +1,4 @@
-"""What a module gives to the hashing of its route: rng stream, inputs, learned center."""
+"""Inputs of a module to the hashing of its route: rng stream, vectors, learned center."""
 
 from __future__ import annotations
 

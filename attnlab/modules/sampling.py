@@ -1,4 +1,4 @@
-"""What a module does around a route that samples: its rng stream, and what it sows."""
+"""A module's part in a route that samples: its rng stream, and what it sows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What glibc does with memory that is freed; other allocators are left as they are."""
+"""The policy of glibc for memory that is freed; other allocators are left as they are."""
 
 from __future__ import annotations
 

@@ -85,4 +85,5 @@ def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> st
         return width < max(gap, tie - gap)
 
     seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST), True, key=decide)
-    return f"undecided: {seeds:,}{' or more' * (seeds == _MOST)} seeds would decide it"
+    more = " or more" if seeds == _MOST else ""
+    return f"undecided: {seeds:,}{more} seeds would decide it"

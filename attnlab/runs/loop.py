@@ -121,7 +121,7 @@ def run(
                     if rows.kept and processes.is_first():
                         report = job.report()
                         write(report, folder)
-                        said = f"\n{report.said}\n" * bool(report.said)
+                        said = f"\n{report.said}\n" if report.said else ""
                         say(f"{said}\nreport: {folder.path / REPORT}")
     except Exception:
         say(f"\n{_remedy(folder)}")

@@ -97,8 +97,10 @@ def devices_of(environment: Mapping[str, Any]) -> str:
     '16 × NVIDIA H100 (gpu)'
     """
     count, platform_ = environment.get("devices"), environment.get("platform")
-    named = f"{count} × " * bool(count) + str(environment.get("device", ""))
-    return named + f" ({platform_})" * bool(platform_)
+    named = str(environment.get("device", ""))
+    if count:
+        named = f"{count} × {named}"
+    return f"{named} ({platform_})" if platform_ else named
 
 
 def devices(*, local: bool = True) -> list[jax.Device]:
@@ -228,7 +230,8 @@ def revision() -> str:
         if not git("ls-files", __file__):  # installed inside someone else's repository
             return ""
         changes = git("status", "--short", "--untracked-files=all", "--", *_SOURCES)
-        return git("rev-parse", "--short=12", "HEAD") + "+changes" * bool(changes)
+        head = git("rev-parse", "--short=12", "HEAD")
+        return f"{head}+changes" if changes else head
     except OSError:  # no git
         return ""
 

@@ -1,4 +1,4 @@
-"""What every report has: rows so far, what is not done yet, and at its end where all is from."""
+"""Parts of every report: rows so far, what is not done yet, and at its end where all is from."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SoFar(Generic[Row]):
     def losses(self) -> str:
         """The sentence on what was given up; "" where nothing was."""
         listed = _listed([f"{title} ({why})" for title, why in self.lost.items()])
-        return f"Lost: {listed}." * bool(listed)
+        return f"Lost: {listed}." if listed else ""
 
     @property
     def origin(self) -> str:
@@ -92,7 +92,8 @@ def so_far(
 
 def _listed(titles: Sequence[str]) -> str:
     more = len(titles) - NAMED
-    return "; ".join(titles[:NAMED]) + f"; and {more} more" * (more > 0)
+    listed = list(titles[:NAMED]) + ([f"and {more} more"] if more > 0 else [])
+    return "; ".join(listed)
 
 
 def document(*parts: str) -> str:

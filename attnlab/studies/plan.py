@@ -1,4 +1,4 @@
-"""What the trainings that a run still lacks would take, here or on accelerators that are not."""
+"""The cost of the trainings that a run still lacks, here or on accelerators that are not there."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def say(run: Run[Any, Any]) -> None:
             for of_one, x in ((steps, ""), (before, "-before"))
         )
         done = len(cells) * (before + steps) - left_before - left
-        planned = [title, f"{len(cells)} × {each}" + f" − {done:,}" * bool(done), f"{trials:,}"]
+        minus = f" − {done:,}" if done else ""
+        planned = [title, f"{len(cells)} × {each}{minus}", f"{trials:,}"]
         if settings.target:
             parts = [(training, trials + left)]
             parts += [(training.before, left_before)] if training.before else []

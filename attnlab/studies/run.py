@@ -188,7 +188,7 @@ def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Repor
         f"**{answer}**",
         study.results(done.rows),
         f"{study.note} {PLUS_MINUS} All with `{' '.join(flags)}`.".strip(),
-        "![Loss over steps](curve.svg)" * has_curve,
+        "![Loss over steps](curve.svg)" if has_curve else "",
         *_tuning(done.rows),
         done.missing,
         *study.sections(done.rows),

@@ -1,4 +1,4 @@
-"""What a study says of itself: its flags, cells, data, trainings, scores and tables.
+"""A study's description of itself: its flags, cells, data, trainings, scores and tables.
 
 All else is the frame's, once: devices, data that must stay the same, checkpoints, rows, curves, the
 report (`attnlab.studies.run`), a plan (`attnlab.studies.plan`), the command line
@@ -327,15 +327,18 @@ class Study(abc.ABC, Generic[S, D]):
 
     def line(self, row: Row) -> str:
         """A row for the terminal."""
-        scores = [f"{name} {x:{self.scores[name]}}" for name, x in row.scores.items()]
-        return f"{row.evaluated}: " * bool(row.evaluated) + ", ".join(scores)
+        scores = ", ".join(f"{name} {x:{self.scores[name]}}" for name, x in row.scores.items())
+        return f"{row.evaluated}: {scores}" if row.evaluated else scores
 
 
 def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
     """The rows of each model and of what it was evaluated as, one a seed."""
-    return grouped(
-        rows, lambda row: row.cell.title + f", evaluated as {row.evaluated}" * bool(row.evaluated)
-    )
+
+    def title(row: Row) -> str:
+        name = row.cell.title
+        return f"{name}, evaluated as {row.evaluated}" if row.evaluated else name
+
+    return grouped(rows, title)
 
 
 def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What a translation model does, drawn: where it looks, and how it fares as sentences grow."""
+"""Drawings of a translation model: where it looks, and how it fares as sentences grow."""
 
 from __future__ import annotations
 

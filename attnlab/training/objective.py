@@ -1,4 +1,4 @@
-"""What a training minimizes: sums over a batch, the numbers they are means of, and their loss."""
+"""Objectives of training: sums over a batch, the numbers they are means of, and their loss."""
 
 from __future__ import annotations
 

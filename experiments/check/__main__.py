@@ -103,7 +103,7 @@ def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
         f"**{_answer(report)}**",
         str(Report(contracts)),
         *[f"![Pairs that are seen by {name}]({_file(name)}.svg)" for name in drawn],
-        "## Broken" * bool(noes),
+        "## Broken" if noes else "",
         *[f"{x.mechanism}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes],
         "## Does not apply, and cost",
         "\n".join(f"- {x.mechanism}, {x.contract}: {x.words}" for x in others),

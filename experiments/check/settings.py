@@ -1,4 +1,4 @@
-"""What a user asks of `check`."""
+"""Settings of `check`."""
 
 import dataclasses
 

@@ -71,7 +71,11 @@ def markdown(done: SoFar[Result]) -> str:
     parts.append(f"{done.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
     drawn = any(r.status == "ok" for r in results)
-    parts += ["## Memory of one device", "![memory over n](memory.svg)" * drawn, tables(results)]
+    parts += [
+        "## Memory of one device",
+        "![memory over n](memory.svg)" if drawn else "",
+        tables(results),
+    ]
     if any(r.sent for r in results):
         parts += ["## Bytes over the network", _SENT_NOTE, _sent(results)]
     if any(r.operations for r in results):

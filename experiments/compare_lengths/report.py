@@ -128,8 +128,8 @@ def summary(done: SoFar[Result]) -> str:
     of_one_batch = [r for r in results if r.case.batch == case.batch]  # strong scaling
     said = answer(of_one_batch, trends.undisturbed, duration)
     notes = [
-        f"**{first}; they count in no crossover and no growth.**" * bool(first),
-        f"**{said}**" * bool(said),
+        f"**{first}; they count in no crossover and no growth.**" if first else "",
+        f"**{said}**" if said else "",
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, {causal}, {case.parallel} on "
         f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
@@ -330,6 +330,9 @@ def method(results: Sequence[Result]) -> str:
     """How time and memory were measured, with the numbers of this run."""
     repeats = [len(r.seconds) for r in results if r.seconds]
     compiled = [r.compile_seconds for r in results if r.compile_seconds is not None] or [0.0]
+    of_one = ""
+    if any(r.case.devices > 1 for r in results):
+        of_one = " Of several devices it is that of one, the process's divided by their number."
     lines = [
         (
             f"Time: the median of {min(repeats)} to {max(repeats)} samples after a warm-up, each "
@@ -340,9 +343,7 @@ def method(results: Sequence[Result]) -> str:
         )
         + f"Compiling is apart: {sum(compiled):.0f} s in all, {max(compiled):.1f} s at most.",
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
-        "high-water mark where that is more (marked *). Both are in `results.jsonl`."
-        + " Of several devices it is that of one, the process's divided by their number."
-        * any(r.case.devices > 1 for r in results),
+        f"high-water mark where that is more (marked *). Both are in `results.jsonl`.{of_one}",
     ]
     peaks, seen = (
         [
@@ -375,7 +376,7 @@ def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None
     title = (
         f"{'Time of one call' if quantity == 'time' else 'Memory'} over length n — batch "
         f"{case.batch}, {case.num_heads} heads × {case.head_dim}, {case.dtype}"
-        f"{', causal' if case.causal else ''}{' — ' * bool(device)}{device}"
+        f"{', causal' if case.causal else ''}{f' — {device}' if device else ''}"
     )
     return draw_panels([panels], quantity, title)
 
@@ -408,7 +409,7 @@ def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
                 axes.minorticks_off()
             for axes in every[len(panels) :]:
                 axes.remove()
-        title = f"Time over that of another mechanism{' — ' * bool(device)}{device}"
+        title = f"Time over that of another mechanism{f' — {device}' if device else ''}"
         figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, color=INK)
         foot = "Marks: geometric means over the turns (open: of one); lines: their 95 % intervals."
         figure.supxlabel(foot, x=0.01, ha="left", fontsize=7.5, color=MUTED)

@@ -1,4 +1,4 @@
-"""What `compare_lengths` does: it measures every case of the settings and writes the report."""
+"""A run of `compare_lengths`: it measures every case of the settings and writes the report."""
 
 import dataclasses
 import math
@@ -362,5 +362,6 @@ def _where(environment: dict[str, Any]) -> str:
     there = f"{environment['devices']} × {environment['device']}"
     there += f", {human(free)} free" if free else ""
     load = os.getloadavg()[0]
-    busy = load > BUSY * environment["cpus"]
-    return there + f": a busy machine (load {load:.1f}), whose times say little" * busy
+    if load > BUSY * environment["cpus"]:
+        there += f": a busy machine (load {load:.1f}), whose times say little"
+    return there

@@ -23,7 +23,7 @@ def markdown(done: SoFar[Result]) -> str:
     parts = ["# Attention over devices", report.summary(done)]
     for quantity in ("time", "memory"):
         parts.append(f"## {quantity.capitalize()}")
-        parts.append(f"![{quantity} over devices]({quantity}.svg)" * drawn)
+        parts.append(f"![{quantity} over devices]({quantity}.svg)" if drawn else "")
         for kind, rows in by_kind(results).items():
             for passes in passes_of(rows):
                 title = f"{kind}, {PASS_TITLES[passes]}"
@@ -62,7 +62,7 @@ def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None
         f"{'Time of one call' if quantity == 'time' else 'Memory'} over devices — "
         f"{case.length} tokens, {case.num_heads} heads × {case.head_dim}, {case.dtype}"
         f"{', causal' if case.causal else ''}, {case.shard or 'batch'} divided"
-        f"{' — ' * bool(device)}{device}"
+        f"{f' — {device}' if device else ''}"
     )
     return draw_panels(grid, quantity, title)
 

@@ -1,4 +1,4 @@
-"""What a user asks of `compare_lengths`, checked before anything starts."""
+"""Settings of `compare_lengths`, checked before anything starts."""
 
 import dataclasses
 import itertools

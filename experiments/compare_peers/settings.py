@@ -1,4 +1,4 @@
-"""What a user asks of `compare_peers`: which comparisons, each as flags of `compare_lengths`."""
+"""Settings of `compare_peers`: comparisons, each as flags of `compare_lengths`."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What hashing costs on a task that only attention can solve: Table 2 of the Reformer.
+"""The price of hashing on a task that only attention can solve: Table 2 of the Reformer.
 
     launch/local duplication
     launch/local duplication --nogrid --words=31 --seeds=0

@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 
-from attnlab.ops.lsh import LSHOptions
+from attnlab.ops.lsh import LSHOptions, Published
 from attnlab.ops.lsh.rows import unit_keys
 from attnlab.ops.routes import LSH, AllPairs, Route
 from attnlab.scores import Dot
@@ -117,8 +117,7 @@ def lsh(rounds: int, hashing: Hashing, *, length: int, chunk_size: int) -> Route
         num_hashes=rounds,
         num_buckets=hashing.bucket_factor * (length // chunk_size),
         chunk_size=chunk_size,
-        options=LSHOptions(
-            strict=False,
+        options=Published(
             same_bucket=hashing.bucket_mask,
             union=hashing.merge == "union",
             logit_scale=1.0 if hashing.scale == "1" else None,

@@ -1,4 +1,4 @@
-"""What a user asks of `duplication`, checked before anything is made."""
+"""Settings of `duplication`, checked before anything is made."""
 
 import dataclasses
 

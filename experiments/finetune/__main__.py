@@ -157,7 +157,8 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
         verdict = "decided" if side else "tie"
         if side is None:
             verdict = intervals.undecided(0, differences, **all_of)
-        said = f"{100 * mean:+.1f}" + f" ± {100 * width:.1f}" * (not few) + " points"
+        interval = "" if few else f" ± {100 * width:.1f}"
+        said = f"{100 * mean:+.1f}{interval} points"
         lines.append([f"{a} − {b}", str(len(differences)), said, verdict])
     if lines:
         yield "## Between two models"
@@ -184,7 +185,7 @@ def scores_figure(rows: Sequence[Row], measure: str) -> Figure:
     with figure_files.style():
         drawn = Figure(figsize=(7.2, 1.1 + 0.32 * len(models)), layout="constrained")
         axes = drawn.subplots()
-        dashed = "; dashed: scratch" * ("scratch" in means)
+        dashed = "; dashed: scratch" if "scratch" in means else ""
         for i, (title, some) in enumerate(models):
             color, marker = SERIES[starts.index(some[0].cell["start"])]
             scores = [100 * row.scores[measure] for row in some]

@@ -1,4 +1,4 @@
-"""What a run is trained on: examples, as they are and as a model sees them, and models."""
+"""Inputs of a run: examples, as they are and as a model sees them, and models."""
 
 import dataclasses
 import hashlib

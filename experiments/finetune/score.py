@@ -1,4 +1,4 @@
-"""What a fine-tuned model gets right: accuracy, F1 of entities, exact match and F1 of answers."""
+"""Scores of a fine-tuned model: accuracy, F1 of entities, exact match and F1 of answers."""
 
 import collections
 import re

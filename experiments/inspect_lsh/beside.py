@@ -1,4 +1,4 @@
-"""What other attention sees of full attention, on the same activations as LSH."""
+"""Other attention beside LSH: how much of full attention each sees on the same activations."""
 
 import dataclasses
 from typing import Any

@@ -21,7 +21,6 @@ from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.windows import Windows, as_tokens, random_windows
 from attnlab.models.activations import shared_projections
 from attnlab.models.transformer import TransformerConfig, TransformerLM
-from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
 from attnlab.training.curve import read_metrics
@@ -64,9 +63,8 @@ def build(settings: Settings, length: int) -> TransformerLM:
         activation=nn.gelu,
         dropout_rate=0.0,
     )
-    # One chunk that holds everything: full attention with shared queries and keys.
-    options = LSHOptions(strict=False, same_bucket=False, look_back=0)
-    exact = LSH(num_hashes=1, num_buckets=2, chunk_size=length, options=options)
+    # One bucket and chunk that hold everything: full attention with shared queries and keys.
+    exact = LSH(num_hashes=1, num_buckets=1, chunk_size=length)
     return TransformerLM(config, config.attention(exact))
 
 

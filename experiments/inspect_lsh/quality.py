@@ -1,4 +1,4 @@
-"""What LSH attention sees of full attention, on a model's activations.
+"""Quality of hashing: how much of full attention LSH sees, on a model's activations.
 
 A *line* is one way to hash and to choose keys: chunk size, number of buckets, window, centering,
 union or multiset. The base line is varied in one of these at a time, and each line is measured over

@@ -1,4 +1,4 @@
-"""What a user asks of `inspect_lsh`: the flags of each part, and those of both."""
+"""Settings of `inspect_lsh`: the flags of each part, and those of both."""
 
 import dataclasses
 from collections.abc import Collection

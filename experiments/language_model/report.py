@@ -134,8 +134,9 @@ def answer(rows: Sequence[Row], margin: float) -> str:
     fast = [point for point in some if (point.time_of(exact) or 0) <= FASTER]
     unclear = [point for point in fast if is_equal(point.more_than(exact), margin) is None]
     nearest = min(unclear or some, key=lambda point: statistics.fmean(point.more_than(exact)))
+    verdict = "not known to be" if unclear else "not"
     return (
-        f"LSH is not {'known to be ' * bool(unclear)}faster than exact attention at equal bits per"
+        f"LSH is {verdict} faster than exact attention at equal bits per"
         f" byte with windows of {longest:,} tokens, the longest: {nearest.model} has"
         f" {spread(nearest.more_than(exact), '+.3f')} in {nearest.time_of(exact):.2f} of its time"
     )

@@ -1,4 +1,4 @@
-"""What a user asks of `language_model`, checked before anything is made."""
+"""Settings of `language_model`, checked before anything is made."""
 
 import dataclasses
 import math

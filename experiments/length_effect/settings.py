@@ -1,4 +1,4 @@
-"""What a user asks of `length_effect`, checked before anything is made."""
+"""Settings of `length_effect`, checked before anything is made."""
 
 import dataclasses
 from collections.abc import Mapping

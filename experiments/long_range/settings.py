@@ -1,4 +1,4 @@
-"""What a user asks of `long_range`, checked before anything is made."""
+"""Settings of `long_range`, checked before anything is made."""
 
 import dataclasses
 from collections.abc import Collection

@@ -1,4 +1,4 @@
-"""What a user asks of `pretrain`, checked before anything is made."""
+"""Settings of `pretrain`, checked before anything is made."""
 
 import dataclasses
 import re

@@ -1,4 +1,4 @@
-"""What the papers are cited for, each sentence decided by rows that are kept.
+"""Claims that the papers are cited for, each decided by rows that are kept.
 
 `experiments/published/claims.toml` says which: rows of a table of `mapping`, or lines of the
 results.jsonl of another experiment. Of several comparisons the worst verdict counts.

@@ -1,4 +1,4 @@
-"""What a user asks of `tables`, checked before anything is made."""
+"""Settings of `tables`, checked before anything is made."""
 
 from __future__ import annotations
 

@@ -229,7 +229,9 @@ class TrainedTable(Trained):
     def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
         """What the gaps are from."""
         said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
-        return [said + " Only sides are compared: the tasks differ in kind." * (not self.sizes)]
+        if not self.sizes:
+            said += " Only sides are compared: the tasks differ in kind."
+        return [said]
 
     def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
         gaps = self.gaps(paper, found)
@@ -249,11 +251,11 @@ class TrainedTable(Trained):
         """Our gap of each row ± half of its interval, also where the paper prints nothing."""
         scores, form = self.scores(found), FORMS[self.score]
         gaps = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, self.against())
-        return {
-            gap.row: f"{gap.ours:+{form}}"
-            + f" ± {gap.half_width:{form}}" * math.isfinite(gap.half_width)
-            for gap in gaps
-        }
+        ours = {gap.row: f"{gap.ours:+{form}}" for gap in gaps}
+        for gap in gaps:
+            if math.isfinite(gap.half_width):
+                ours[gap.row] += f" ± {gap.half_width:{form}}"
+        return ours
 
     def scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
         """The score that is judged, of all seeds, by row."""

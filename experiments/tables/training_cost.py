@@ -1,4 +1,4 @@
-"""What a training costs, in floating-point operations: as a paper estimates it, and counted."""
+"""The cost of a training in floating-point operations: as a paper estimates it, and counted."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
     above = [ours[size] - exponent for size, exponent in paper.items()]
     if all(abs(x) <= TOLERANCE for x in above):
         return EXACT
-    return NOT_EXACT + ": less" * all(x <= TOLERANCE for x in above)
+    return f"{NOT_EXACT}: less" if all(x <= TOLERANCE for x in above) else NOT_EXACT
 
 
 def is_rounded(printed: str) -> bool:

@@ -1,4 +1,4 @@
-"""What a trained model does with the test split: its translations, and where it looks."""
+"""A trained model on the test split: its translations, and where it looks."""
 
 import functools
 import itertools

@@ -1,4 +1,4 @@
-"""What a user asks of `translate`, checked before anything is made."""
+"""Settings of `translate`, checked before anything is made."""
 
 import dataclasses
 import re

@@ -127,7 +127,7 @@ class _Type(NamedTuple):
 
     def __str__(self) -> str:
         words = {bool: "true or false", int: "whole numbers", float: "numbers", str: "words"}
-        return words[self.of] + " or none" * self.or_none
+        return f"{words[self.of]} or none" if self.or_none else words[self.of]
 
 
 def _fields(model: str) -> dict[str, _Type]:

@@ -88,7 +88,7 @@ def by_hand(
 OPTIONS = {"num_kv_heads": 2, "normalize_qk": True, "rotary": True, "use_bias": True}
 CASES = {
     "causal": ({}, {}),
-    "both_ways": ({"causal": False}, {"causal": False, "look_ahead": 1}),
+    "both_ways": ({"causal": False}, {"causal": False}),
     "options": (OPTIONS, {"turn": True}),
     "default_buckets": (
         {"route": routes.LSH(chunk_size=5, seed=7)},

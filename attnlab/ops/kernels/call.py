@@ -1,4 +1,4 @@
-"""What an implementation of exact attention is asked to compute, and may refuse."""
+"""A call of exact attention, which an implementation computes or refuses."""
 
 from __future__ import annotations
 

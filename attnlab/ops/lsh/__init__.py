@@ -3,7 +3,8 @@
 1. *Hash*: in each of R rounds a random rotation gives every token a bucket (`hashing`).
 2. *Sort* the tokens of a round by (bucket, position) (`order`; `cross_order` for two sequences).
 3. *Chunk*: cut that order into chunks of C; a query meets the keys of its own chunk and of the one
-   before it (`order.Geometry`; by default exactly the C tokens before it in its bucket instead).
+   before it (`published`; by default exactly the C tokens before it in its bucket instead, which
+   lie there: `order.Geometry`).
 4. *Attend* within these 2C keys, for all chunks at once (`rounds`, tile by tile as in `tiles`; or
    `kernel` on an accelerator; or `dense`, all pairs, where the input is short).
 5. *Merge* the rounds by their log-sum-exp, back in the order of positions.
@@ -11,7 +12,7 @@
 The same in NumPy, causal, one head, unit keys, c = 1/√H, a pair counted as often as it is shown:
 
 >>> import jax, numpy as np
->>> from attnlab.ops.lsh import LSHOptions, hash_buckets, lsh_attention, make_rotations
+>>> from attnlab.ops.lsh import Published, hash_buckets, lsh_attention, make_rotations
 >>> def lsh_round(qk, v, bucket, C):
 ...     order = np.argsort(bucket, kind="stable")  # 2. sort
 ...     def chunks(x):  # 3. chunk
@@ -37,17 +38,17 @@ The same in NumPy, causal, one head, unit keys, c = 1/√H, a pair counted as of
 >>> rounds = [lsh_round(qk, v, bucket, C=8) for bucket in np.asarray(buckets)[0, :, :, 0]]
 >>> sums, total = (sum(part) for part in zip(*rounds))  # 5. merge
 >>> context = np.where(total[:, None] > 0, sums / np.maximum(total, 1e-9)[:, None], v)
->>> options = LSHOptions(strict=False, union=False, logit_scale=None, key_norm="l2")
+>>> options = Published(union=False, logit_scale=None, key_norm="l2")
 >>> ours = lsh_attention(
 ...     qk[None, :, None], v[None, :, None], buckets, chunk_size=8, options=options
 ... )
 >>> np.allclose(ours[0, :, 0], context, atol=1e-5)
 True
 
-`attention` and `cross` check arguments (`inputs`) and choose how to attend. What runs for one row,
-an example and a head, stands in `rows`. `decode` computes one more token from a state
-(`decode_state`), `quality` measures what hashing finds of full attention, and `route` puts all of
-it behind one value, `routes.LSH`.
+`attention` and `cross` check arguments (`inputs`) and choose how to attend; `published` is what
+others have, for parity. What runs for one row, an example and a head, stands in `rows`. `decode`
+computes one more token from a state (`decode_state`), `quality` measures what hashing finds of full
+attention, and `route` puts all of it behind one value, `routes.LSH`.
 """
 
 from attnlab.ops.lsh.attention import lsh_attention
@@ -62,7 +63,8 @@ from attnlab.ops.lsh.hashing import (
     make_rotations,
     running_center,
 )
-from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.published import LUCIDRAINS, PAPER, TRAX, Published
 from attnlab.ops.lsh.quality import HashQuality, hash_quality
 from attnlab.ops.lsh.route import LSH
 
@@ -75,6 +77,7 @@ __all__ = [
     "DecodeState",
     "HashQuality",
     "LSHOptions",
+    "Published",
     "Rotations",
     "default_num_buckets",
     "empty_state",

@@ -24,6 +24,7 @@ from attnlab.ops.lsh.inputs import (
     read_mask,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.published import Published, attend_published
 from attnlab.ops.lsh.rows import CallSettings, factored, row_seeds
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 
@@ -45,7 +46,7 @@ def lsh_attention(
     chunk_size: int = 64,
     causal: bool = True,
     mask: masks.Mask | ArrayLike | None = None,
-    options: LSHOptions = STRICT,
+    options: LSHOptions | Published = STRICT,
     dropout_rate: float = 0.0,
     dropout_key: jax.Array | None = None,
     rows_at_once: int | None = None,
@@ -70,7 +71,7 @@ def lsh_attention(
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.
       v: values [*B, L, K, D], K a divisor of N; head n uses v's head n // (N/K).
       buckets: integers [*B, R, L, N] from `hash_buckets`, equal for tokens that should meet.
-      chunk_size: number of slots attended together, C; where strict, no more than L of them.
+      chunk_size: number of slots attended together, C; no more than L of them.
       causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
         default True, because the Reformer is a language model. False leaves it to the mask.
       mask: any mask, or a boolean array. Of `masks.Padding` and a boolean array [*B, 1, 1, L] a
@@ -108,8 +109,9 @@ def lsh_attention(
 
     Time O(R·L·C·(H + D) + R·L·log L); memory O(L·N·(R + H + D)), gradients included.
 
-    Differs from Kitaev, Kaiser & Levskaya, "Reformer" (2020), section 2, in `options.strict` (chunk
-    borders there let the future change the past) and in c = 1, which is what its released code has.
+    Differs from Kitaev, Kaiser & Levskaya, "Reformer" (2020), section 2, in who is seen (chunk
+    borders there let the future change the past: `Published` options) and in c = 1, which is what
+    its released code has.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -123,35 +125,52 @@ def lsh_attention(
       (1, 100, 4, 16)
     """
     dropout_rate = check_knobs(
-        chunk_size, options, rows_at_once, implementation, dropout_rate, dropout_key
+        chunk_size,
+        options,
+        rows_at_once,
+        implementation,
+        dropout_rate,
+        dropout_key,
+        published=True,
     )
     qk, v, buckets = as_operands(qk, v, buckets)
     qk, v = divide_positions(qk, v)
-    *batch_shape, length, heads, width = qk.shape
     visibility = read_mask(mask, qk.shape[:-1], causal)
-    geometry = options.geometry(chunk_size, visibility.causal, length)
-    batch, padding = math.prod(batch_shape), -length % geometry.chunk_size
+    *batch_shape, length, heads, width = qk.shape
+    batch = math.prod(batch_shape)
     if batch == 0:
         return jnp.zeros((*qk.shape[:-1], v.shape[-1]), v.dtype)
-    buckets, broken = check_sortable(buckets, length + padding)
+    geometry = options.geometry(chunk_size, visibility.causal, length)
+    settings = CallSettings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
+    if isinstance(options, Published):
+        if implementation not in (None, "sorted"):
+            raise NotImplementedError(
+                "Published options have one implementation, in sorted order; got"
+                f" implementation={implementation!r} (leave it None)"
+            )
+        shares_rounds = False
+        attend = functools.partial(attend_published, settings, options)
+    else:
+        shares_rounds = heads_are_too_few(heads)
+        attend = functools.partial(
+            attend_rows, implementation, serves_kernels(), settings, options.scale(width)
+        )
+    buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
 
     qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
     # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
-    settings = CallSettings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
     operands = [buckets, qk, v, visibility.valid, visibility.segments, visibility.pairs, seeds]
     # [B, L]: 0 for padding and for queries that see nothing
     masked = visibility.valid, visibility.q_valid
     factor = factor_of(qk.shape[:2], visibility.broken | broken, *masked)
-    if heads_are_too_few(heads):
+    if shares_rounds:
         context = attend_sharing_rounds(implementation, settings, options.scale(width), operands)
         context = factored(context, factor)
     else:
         context = by_device(
-            functools.partial(
-                attend_rows, implementation, serves_kernels(), settings, options.scale(width)
-            ),
+            attend,
             [*operands, factor],
             ["brtn", "btn", "btn", "bt", "bt", "bn", "bn", "bt"],
             "btn",

@@ -14,7 +14,7 @@ from attnlab import masks
 from attnlab.devices.meshes import like, on_explicit_axes
 from attnlab.devices.split import by_device, divide_positions
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
-from attnlab.ops.lsh.implementations import choose, pad
+from attnlab.ops.lsh.implementations import choose
 from attnlab.ops.lsh.inputs import (
     Visibility,
     as_cross_operands,
@@ -24,7 +24,7 @@ from attnlab.ops.lsh.inputs import (
     read_mask,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.rows import CallSettings, row_seeds
+from attnlab.ops.lsh.rows import CallSettings, pad, row_seeds
 
 __all__ = ["lsh_cross_attention"]
 
@@ -78,8 +78,7 @@ def lsh_cross_attention(
         mask says too; default False, because keys of another sequence are neither earlier nor
         later. False leaves it to the mask.
       mask: any mask, or a boolean array that broadcasts to [*B, N, T, S], as for `lsh_attention`.
-      options: settings as for `lsh_attention`; only strict ones, for a query has no place in the
-        keys' chunks.
+      options: settings; not `Published` ones, in whose chunks of keys a query has no place.
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       rows_at_once: number of rows to compute together, as for `lsh_attention`.
@@ -92,7 +91,6 @@ def lsh_cross_attention(
     Raises:
       ValueError: shapes or dtypes that do not fit; bucket ids that the packed sort key cannot hold
         (under jit they cannot raise: the context is then NaN).
-      NotImplementedError: options that are not strict.
 
     Time O(R·(T + S)·C·(H + D) + R·(T + S)·log(T + S)), twice that of shared queries and keys;
     memory O((T + S)·N·(R + H + D)), gradients included.
@@ -115,11 +113,6 @@ def lsh_cross_attention(
         chunk_size, options, rows_at_once, implementation, dropout_rate, dropout_key
     )
     q, k, v, q_buckets, k_buckets = as_cross_operands(q, k, v, q_buckets, k_buckets)
-    if not options.strict:
-        raise NotImplementedError(
-            "queries apart from keys have no place in the keys' chunks; got options with"
-            " strict=False (set strict=True, or share queries and keys)"
-        )
     q, k, v = divide_positions(q, k, v)
     *batch_shape, num_queries, heads, width = q.shape
     num_keys = k.shape[-3]

@@ -67,7 +67,7 @@ def sort_queries_and_keys(
       k_buckets: buckets of the keys, integers [B, N, R, S] in the same range; S is a multiple of
         the chunk size.
       seen: masks of queries and keys.
-      geometry: rules of which slots are neighbors; strict: with a window and within buckets.
+      geometry: rules of which slots are neighbors.
     """
     batch, heads, rounds, num_queries = q_buckets.shape
     num_keys = k_buckets.shape[3]
@@ -175,7 +175,6 @@ def _arrange(item, starts, invalid, num_keys: int, geometry: Geometry) -> Order:
         slot=slot_of[num_keys:],
         first=take(first, rank_at),
         extent=jnp.where(filled, take(extent, rank_at), 0),
-        place=None,
         keys=KeyOrder(
             token=take(item, rank_of_key),
             slot=slot_of[:num_keys],

@@ -23,22 +23,22 @@ from jax.typing import ArrayLike
 from attnlab import masks
 from attnlab.core.checks import require
 from attnlab.devices.meshes import as_examples, on_explicit_axes
-from attnlab.devices.split import by_device, copies_of_kv_heads
+from attnlab.devices.split import by_device, copies_of_kv_heads, serves_kernels
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import visible_pairs
-from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.decode_state import DecodeState, latest_of, require_state
+from attnlab.ops.lsh.implementations import attend_rows
 from attnlab.ops.lsh.inputs import (
-    Visibility,
     as_operands,
     check_buckets,
+    factor_of,
     nan_where,
     read_mask,
     require_implementation,
 )
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import run_starts
-from attnlab.ops.lsh.rows import unit_keys
+from attnlab.ops.lsh.rows import CallSettings, row_seeds, unit_keys
 
 __all__ = ["lsh_decode"]
 
@@ -71,7 +71,7 @@ def lsh_decode(
       mask: mask of the whole sequence, L tokens, as for `lsh_attention` but without segments; it is
         the same at every call. A token that is masked as a key is entered nowhere and its context
         is zero.
-      options: settings as for `lsh_attention`; strict.
+      options: settings as for `lsh_attention`; not `Published` ones.
       implementation: way to compute several tokens, as for `lsh_attention`; one has only one.
       precision: precision of the matrix products, as in `jax.lax.dot`.
 
@@ -82,7 +82,7 @@ def lsh_decode(
       ValueError: shapes or dtypes that do not fit; a state of another cache, chunk_size or window;
         bucket ids that the state has no list for (under jit the context is then NaN); a known start
         that leaves no place for the newest tokens.
-      NotImplementedError: segments; options that are not strict.
+      NotImplementedError: segments.
 
     One token takes time O(R·W·(H + D)) a head. Several at once are a parallel forward: of
     themselves where they are the first, else of the whole cache.
@@ -246,17 +246,21 @@ def _several_tokens(
     there = jnp.arange(stop) < start + count
     valid = valid[:, :stop] & there[None, :]
     history = history[:, :, :stop]
-    nowhere, false = jnp.zeros(len(qk), jnp.int32), jnp.zeros((), bool)
-    visibility: Any = Visibility(True, nowhere, valid, None, None, None, pairs, false)
-    context = lsh_attention(
-        qk[:, :stop],
-        v[:, :stop],
+    batch, _, heads, width = qk.shape
+    geometry = options.geometry(chunk_size, True, stop)
+    context = attend_rows(
+        implementation,
+        serves_kernels(),
+        CallSettings(geometry, options.key_norm, 0.0, None, precision),
+        options.scale(width),
         history,
-        chunk_size=chunk_size,
-        mask=visibility,  # the mask is in layout already
-        options=options,
-        implementation=implementation,
-        precision=precision,
+        qk[:, :stop],
+        jnp.repeat(v[:, :stop], heads // v.shape[2], axis=2),
+        valid,
+        None,
+        pairs,
+        row_seeds(0.0, None, batch, heads),
+        factor_of((batch, stop), jnp.zeros((), bool), valid),
     )
     # [B, N, R, buckets, W], anew from all tokens so far, as the one-by-one state would be.
     latest = latest_of(history, valid, num_buckets, window)

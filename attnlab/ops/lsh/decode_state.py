@@ -1,4 +1,4 @@
-"""What decoding with LSH attention remembers of the tokens so far, beside their keys and values.
+"""The memory of decoding with LSH attention: the tokens so far, beside their keys and values.
 
 Letters: *B batch axes, B all of them merged, N heads, R rounds, L tokens that the cache holds, W
 the window, how many tokens of its bucket a query sees (L, where that is less).
@@ -59,8 +59,7 @@ def empty_state(
       running_mean: whether hashing is centered on the mean of the tokens so far.
 
     Raises:
-      NotImplementedError: options that are not strict.
-      ValueError: too many buckets for 32-bit sort keys; sizes below 1.
+      ValueError: `Published` options; too many buckets for 32-bit sort keys; sizes below 1.
     """
     require(
         len(shape) >= 3 and 0 not in shape[-3:],
@@ -107,13 +106,7 @@ def _window(options: LSHOptions, chunk_size: int, length: int) -> int:
     """How many tokens of its bucket a query sees."""
     require_options(options)
     chunk_size = as_size("chunk_size", chunk_size)
-    window = options.geometry(chunk_size, causal=True, length=length).window
-    if window is None:
-        raise NotImplementedError(
-            "LSH decodes where the future cannot change what the past sees; got"
-            " LSHOptions(strict=False) (use strict=True)"
-        )
-    return window
+    return options.geometry(chunk_size, causal=True, length=length).window
 
 
 def latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: int) -> jax.Array:

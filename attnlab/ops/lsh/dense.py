@@ -18,7 +18,6 @@ Letters: B examples, N heads, M = B·N rows, R rounds, T queries, S keys.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -28,24 +27,20 @@ from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import CallSettings, at, factored, keep_weights, row_of, unit_keys
 
-__all__ = ["attend_dense", "laps", "row_times", "softmax_times", "visible_counts"]
+__all__ = ["attend_dense", "row_times", "softmax_times", "visible_counts"]
 
 # Weights computed together: as many rows as this leaves room for, so that memory does not grow with
 # the batch.
 _WEIGHTS_AT_ONCE = 2**20
 
 
-def visible_counts(
-    slot: jax.Array, first: jax.Array, extent: jax.Array, laps: Sequence[int] = (0,)
-) -> jax.Array:
-    """How many times each query is shown each key, masks by place aside.
+def visible_counts(slot: jax.Array, first: jax.Array, extent: jax.Array) -> jax.Array:
+    """How many times each query is shown each key.
 
     Args:
       slot: slot of each key in each round, [R, S].
       first: first slot that each query may see, [R, T].
       extent: number of slots from there on, [R, T].
-      laps: rounds whose slots a query's range is compared with: 0 its own round's, −1 those of the
-        round before, which lie S slots earlier, and so on around the ring of all rounds.
 
     Returns:
       int32 [T, S].
@@ -53,24 +48,9 @@ def visible_counts(
     rounds, num_slots = slot.shape
     counts = jnp.zeros((first.shape[1], num_slots), jnp.int32)
     for r in range(rounds):
-        for lap in laps:
-            # [S]: slots counted on into the rounds before and after, as ranges of the ring are.
-            key = slot[(r + lap) % rounds] + lap * num_slots
-            counts += in_range(key[None, :], first[r][:, None], extent[r][:, None]).astype(
-                counts.dtype
-            )
+        shown = in_range(slot[r][None, :], first[r][:, None], extent[r][:, None])
+        counts += shown.astype(counts.dtype)
     return counts
-
-
-def laps(geometry: Geometry, num_slots: int) -> range:
-    """The rounds, relative to its own, that a query's range of slots reaches into."""
-    if not geometry.wrap:
-        return range(1)
-    back, ahead = (
-        -(-chunks * geometry.chunk_size // num_slots)
-        for chunks in (geometry.look_back, geometry.look_ahead)
-    )
-    return range(-back, ahead + 1)
 
 
 def row_times(
@@ -106,14 +86,9 @@ def row_times(
     # [R, size]: slots of the queries, by which ranges go from slots to tokens
     own = queries(slot, 1)
     first, extent = (jax.vmap(take)(x, own) for x in (first, extent))
-    times = visible_counts(key_slot, first, extent, laps(geometry, key_slot.shape[1]))
+    times = visible_counts(key_slot, first, extent)
     if geometry.union:
         times = jnp.minimum(times, 1)
-    if order.place is not None:
-        place = at(order.place, index // num_heads)
-        # place [L, 3]; ranges [size, 1] against the keys' places [1, S]
-        _, first, extent = jnp.unstack(queries(place)[:, None], axis=-1)
-        times = jnp.where(in_range(place[:, 0][None, :], first, extent), times, 0)
     query, key = _positions(times.shape, start)
     if order.pairs is not None:
         mask = slice_heads(order.pairs, *divmod(index, num_heads))

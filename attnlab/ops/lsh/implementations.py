@@ -15,9 +15,9 @@ from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.kernel import Kernel, attend_with, kernel_for
 from attnlab.ops.lsh.order import Order, sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds
-from attnlab.ops.lsh.rows import CallSettings
+from attnlab.ops.lsh.rows import CallSettings, pad
 
-__all__ = ["attend_rows", "choose", "in_order", "pad"]
+__all__ = ["attend_rows", "choose", "in_order"]
 
 # A row's weights: past this few rows fit into little memory, and few at a time are slow.
 _MOST_DENSE_PAIRS = 2**18
@@ -70,11 +70,6 @@ def in_order(
     with jax.named_scope("lsh_sort"):
         order = sort_rounds(jnp.moveaxis(buckets, 3, 1), valid, segments, settings.geometry)
     return order._replace(pairs=pairs), qk, v
-
-
-def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
-    """Zeros behind x along one axis."""
-    return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])
 
 
 def choose(

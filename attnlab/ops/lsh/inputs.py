@@ -1,4 +1,4 @@
-"""What `lsh_attention` demands of its arguments, and what a mask means to it."""
+"""Arguments of `lsh_attention`: the demands on them, and what a mask means to it."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from attnlab.core.checks import (
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.order import bucket_limit
+from attnlab.ops.lsh.published import Published
 
 __all__ = [
     "Visibility",
@@ -72,11 +73,15 @@ def require_implementation(implementation: Any) -> None:
         require_choice("implementation", implementation, names)
 
 
-def require_options(options: Any) -> None:
-    """`options` must be a value of `LSHOptions`, not the name of a preset."""
+def require_options(options: Any, published: bool = False) -> None:
+    """`options` must be a value of `LSHOptions`, or `Published` ones where these may be too."""
+    kinds: tuple[type, ...] = (LSHOptions,)
     wanted = "of the class LSHOptions"
-    remedy = " (presets such as TRAX are in attnlab.ops.lsh)"
-    require_instance("options", options, isinstance(options, LSHOptions), wanted, remedy)
+    remedy = " (Published options are for lsh_attention and routes.LSH, in a parallel forward)"
+    if published:
+        kinds, wanted = (LSHOptions, Published), "of the class LSHOptions or Published"
+        remedy = " (presets such as TRAX are in attnlab.ops.lsh)"
+    require_instance("options", options, isinstance(options, kinds), wanted, remedy)
 
 
 def check_knobs(
@@ -86,13 +91,15 @@ def check_knobs(
     implementation: Any,
     dropout_rate: Any,
     dropout_key: Any,
+    *,
+    published: bool = False,
 ) -> float:
-    """Checks the arguments that are no arrays.
+    """Checks the arguments that are no arrays; `published` as for `require_options`.
 
     Returns:
       The dropout rate as a float.
     """
-    require_options(options)
+    require_options(options, published)
     require_implementation(implementation)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     for name, size in (
@@ -239,7 +246,7 @@ def read_mask(
     """Takes a mask apart: into what sorting knows, and the rest, which is asked of pairs.
 
     Args:
-      mask: mask over S keys, or what was made of one.
+      mask: mask over S keys.
       shape: shape [*B, S, N] of batch axes, keys and query heads; B is the product of *B.
       causal: whether the caller asks for causal attention; a mask with `Causal` gives it too.
       num_queries: number of queries, T, if the queries are not the keys; then segments may have ids
@@ -249,8 +256,6 @@ def read_mask(
       ValueError: `causal` is no bool, or the mask is not of these shapes.
       NotImplementedError: for a causal mask with an offset where queries are keys.
     """
-    if isinstance(mask, Visibility):
-        return mask
     require_choice("causal", causal, (True, False))
     *batch, length, heads = shape
     batch_shape = tuple(batch)

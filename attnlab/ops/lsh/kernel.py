@@ -62,8 +62,6 @@ def kernel_for(
         return reason
     if order.keys is not None:
         return "attends within one sequence, not across two"
-    if not geometry.same_bucket or geometry.wrap:
-        return "shows keys of the query's own bucket only (same_bucket=True, wrap=False)"
     if order.pairs is not None:
         return "takes masks of keys, causal and segments, not of other pairs"
     if settings.dropout_rate > 0:
@@ -250,11 +248,7 @@ def _padded(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
 
 def _reach(geometry: Geometry) -> tuple[int, int]:
     """How many slots before and after its own a query sees at most."""
-    if geometry.window is not None:
-        return geometry.window, 0 if geometry.causal else geometry.window
-    within = geometry.chunk_size - 1
-    ahead = 0 if geometry.causal else geometry.look_ahead * geometry.chunk_size + within
-    return geometry.look_back * geometry.chunk_size + within, ahead
+    return geometry.window, 0 if geometry.causal else geometry.window
 
 
 def _rows(settings: CallSettings, q, v, scale, order: Order, indices) -> Row:

@@ -1,9 +1,9 @@
 """Hash-sorted order: where every token stands in every round, and which slots it may see.
 
 Tokens of one round are sorted by (bucket, segment, position). A token's place in that order is its
-*slot*; C consecutive slots are a chunk. Whatever the mode, the slots that a query may see are one
-contiguous range `first ≤ slot < first + extent`, so a pair is tested with one subtraction and one
-unsigned comparison, also when it is asked whether another round shows the same pair.
+*slot*; C consecutive slots are a chunk. The slots that a query may see are one contiguous range
+`first ≤ slot < first + extent`, so a pair is tested with one subtraction and one unsigned
+comparison, also when it is asked whether another round shows the same pair.
 
 Letters: B examples, N heads, M = B·N rows, R rounds, L tokens (a multiple of C here).
 """
@@ -46,21 +46,17 @@ class Geometry:
       chunk_size: number of slots in a chunk, C.
       look_back: number of chunks before its own that a query visits.
       look_ahead: number of chunks after its own that a query visits.
-      window: number of slots on each side that a query sees; None = all of the visited chunks.
+      window: number of slots on each side that a query sees, in its bucket; all of them lie in
+        the visited chunks.
       causal: whether only keys at earlier positions are seen.
-      same_bucket: whether only keys of the query's bucket are seen.
-      wrap: whether the chunks of all rounds form one ring; else a round's first and last chunk are
-        its ends.
       union: whether a pair that several rounds show counts once.
     """
 
     chunk_size: int
     look_back: int
     look_ahead: int
-    window: int | None
+    window: int
     causal: bool
-    same_bucket: bool
-    wrap: bool
     union: bool
 
     @property
@@ -91,8 +87,6 @@ class Order(NamedTuple):
       slot: slot of each query, [M, R, L].
       first: first key slot that each slot's query may see, [M, R, slots].
       extent: number of key slots from there on, [M, R, slots].
-      place: visible places of each token, [B, L, 3], where buckets are not compared, else None: the
-        token's place in position order, and the first and the number of places that it may see.
       keys: slots of the keys; None where the keys are the queries and stand in the same slots.
       pairs: mask in layout, [B|1, N|1, …], asked of each pair of tokens; None = it shows them all.
       factor: factor of each query's context from `inputs.factor_of`, [B, T]; None = 1.
@@ -102,7 +96,6 @@ class Order(NamedTuple):
     slot: jax.Array
     first: jax.Array
     extent: jax.Array
-    place: jax.Array | None
     keys: KeyOrder | None = None
     pairs: Mask | None = None
     factor: jax.Array | None = None
@@ -201,21 +194,20 @@ def sort_rounds(
         # From places to tokens, of each example: [L] by [N, R, L].
         token = jax.vmap(take)(sorted_by_place[0], place)
 
-    first, stop = _neighborhood(slots, length, geometry)
-    if geometry.same_bucket:
-        segment = () if segments is None else (jax.vmap(take)(segments, token),)
-        starts = run_starts(bucket, *segment)
-        # First slot of the bucket (and segment) that each slot belongs to: the last start before
-        # it.
-        first = jnp.maximum(first, lax.cummax(jnp.where(starts, slots, 0), axis=3))
-        if geometry.causal:
-            # Within a bucket slots are in the order of positions: before it in one is before it in
-            # both.
-            stop = jnp.minimum(stop, slots)
-        else:
-            # One past the last slot of the bucket: the next end from each slot on.
-            ends = jnp.where(run_ends(starts), slots + 1, length)
-            stop = jnp.minimum(stop, lax.cummin(ends, axis=3, reverse=True))
+    segment = () if segments is None else (jax.vmap(take)(segments, token),)
+    starts = run_starts(bucket, *segment)
+    # First slot of the bucket (and segment) that each slot belongs to: the last start before it.
+    bucket_start = lax.cummax(jnp.where(starts, slots, 0), axis=3)
+    first = jnp.maximum(slots - geometry.window, bucket_start)
+    if geometry.causal:
+        # Within a bucket slots are in the order of positions: before it in one is before it in
+        # both.
+        stop = slots
+    else:
+        # One past the last slot of the bucket: the next end from each slot on.
+        ends = jnp.where(run_ends(starts), slots + 1, length)
+        bucket_stop = lax.cummin(ends, axis=3, reverse=True)
+        stop = jnp.minimum(slots + geometry.window + 1, bucket_stop)
     extent = stop - first
     if valid is not None:
         # Padding sees nothing, and nobody sees it: it is in a bucket of its own.
@@ -227,25 +219,7 @@ def sort_rounds(
     token = rows(token)
     # [M, R, L]: where each token stands
     slot = _inverse(token.reshape(-1, length)).reshape(token.shape)
-    visible_places = None
-    if not geometry.same_bucket:
-        visible_places = _visible_places(
-            batch, length, valid, segments, sorted_by_place, geometry.causal
-        )
-    return Order(token, slot, rows(first), rows(extent), visible_places)
-
-
-def _neighborhood(slots, length, geometry):
-    """First and one past the last slot within reach, buckets aside."""
-    if geometry.window is not None:
-        first, stop = slots - geometry.window, slots + geometry.window + 1
-    else:
-        start = slots // geometry.chunk_size * geometry.chunk_size
-        first = start - geometry.look_back * geometry.chunk_size
-        stop = start + (1 + geometry.look_ahead) * geometry.chunk_size
-    if geometry.wrap:
-        return first, stop  # slots below 0 and from `length` on belong to the adjacent rounds
-    return jnp.maximum(first, 0), jnp.minimum(stop, length)
+    return Order(token, slot, rows(first), rows(extent))
 
 
 def run_starts(*keys: jax.Array) -> jax.Array:
@@ -259,32 +233,6 @@ def run_ends(starts: jax.Array) -> jax.Array:
     """True at the last of each run, by `run_starts`."""
     # The first item, which starts a run, comes to the last place.
     return jnp.roll(starts, -1, axis=-1)
-
-
-def _visible_places(batch, length, valid, segments, sorted_by_place, causal):
-    """[B, L, 3] by token: its place, the first place it may see, how many from there on."""
-    # Both [B, L]: the token at each place, the place of each token.
-    tokens = place = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
-    if sorted_by_place is not None:
-        tokens, place = sorted_by_place
-    num_valid = jnp.full((batch, 1), length)
-    if valid is not None:
-        num_valid = jnp.sum(valid, axis=1, keepdims=True, dtype=jnp.int32)
-    ranks = lax.broadcasted_iota(jnp.int32, (batch, length), 1)
-    # By place, [B, L]: all that are valid, then those of the segment, then those before.
-    first, stop = jnp.zeros_like(ranks), jnp.broadcast_to(num_valid, ranks.shape)
-    if segments is not None:
-        segment = jnp.take_along_axis(segments, tokens, axis=1)
-        starts = run_starts(segment)
-        first = lax.cummax(jnp.where(starts, ranks, 0), axis=1)
-        ends = jnp.where(run_ends(starts), ranks + 1, length)
-        stop = jnp.minimum(stop, lax.cummin(ends, axis=1, reverse=True))
-    if causal:
-        stop = jnp.minimum(stop, ranks)
-    # A token that is not valid has a place from num_valid on: nobody sees it, it sees nothing.
-    # [B, L, 3] by place, and then by token
-    by_place = jnp.stack([ranks, first, jnp.maximum(stop - first, 0)], axis=-1)
-    return jax.vmap(take)(by_place, place)
 
 
 def _per_head(x, shape):

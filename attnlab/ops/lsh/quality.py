@@ -17,7 +17,6 @@ from attnlab.core.checks import as_size, require
 from attnlab.devices.meshes import as_examples, on_explicit_axes
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
-from attnlab.ops.lsh.implementations import pad
 from attnlab.ops.lsh.inputs import (
     Visibility,
     as_operands,
@@ -36,7 +35,7 @@ from attnlab.ops.lsh.order import (
     sort_rounds,
     take,
 )
-from attnlab.ops.lsh.rows import CallSettings, at, row_of, unit_keys
+from attnlab.ops.lsh.rows import CallSettings, at, pad, row_of, unit_keys
 
 __all__ = ["HashQuality", "hash_quality"]
 
@@ -58,7 +57,7 @@ class HashQuality(NamedTuple):
       visible_pairs: share of the allowed pairs that is visible: the weight that as many keys would
         capture if chosen at random.
       visible_same_bucket: share of the allowed pairs in one bucket, counted in each round, that
-        this round's window or chunks show. The rest are lost to the chunk size.
+        this round's window shows. The rest are lost to the chunk size.
       lonely: share of queries that see no key.
       largest_bucket: share of the tokens that are in the largest bucket; mean over rounds.
       used_buckets: number of buckets that hold a token; mean over rounds.
@@ -154,11 +153,8 @@ def hash_quality(
     qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
     # [B, L, N, H], [B, L, K, D], [B, R, L, N]
     given = _prepare(geometry, qk, v, buckets, visibility)
-    if not geometry.wrap:
-        # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
-        geometry = dataclasses.replace(
-            geometry, chunk_size=1, look_back=0, look_ahead=0, window=None
-        )
+    # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
+    geometry = dataclasses.replace(geometry, chunk_size=1, look_back=0, look_ahead=0, window=0)
     settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
     figures = _all_rows(settings, min(top_k, length), given, options.scale(width))
     # Chunks are filled up, but no bucket is larger for that.

@@ -40,7 +40,7 @@ from attnlab.ops.lsh.rows import (
     select_row,
     unit_keys,
 )
-from attnlab.ops.lsh.tiles import chunk_tokens, home_chunks, make_tile
+from attnlab.ops.lsh.tiles import home_chunks, make_tile
 
 __all__ = ["attend_rounds", "attend_some_rounds"]
 
@@ -267,12 +267,6 @@ def _attend_row_vjp(
         # [S]: row of by_key at which each key stands.
         key_slot = order.key_slot[r] + geometry.look_back * chunk
         d_keys = [x + take(new, key_slot) for x, new in zip(d_keys, by_key, strict=True)]
-        if geometry.wrap:
-            # What was added outside this round belongs to tokens of the rounds beside it in the
-            # ring.
-            edges, tokens = _edges(geometry, order, r)
-            both = zip(d_keys, by_key, strict=True)
-            d_keys = [x.at[tokens].add(take(new, edges)) for x, new in both]
         return ((d_queries, tuple(d_keys)), (by_query, by_key)), None
 
     def zeros(size, *widths):
@@ -303,18 +297,6 @@ def _own_weight(settings, row, dtype):
     if settings.dropout_rate > 0:
         own = own * keep_weights(settings, row.seed, position, position, dtype)
     return own[:, None]
-
-
-def _edges(geometry: Geometry, order: Order, r):
-    """Rows of an extended buffer that lie outside round r, and the tokens they stand for."""
-    chunk, length = geometry.chunk_size, order.token.shape[1]
-    # Numbers of chunks; chunk_tokens counts them on through the ring of rounds.
-    outside = [*range(-geometry.look_back, 0)]
-    outside += [length // chunk + i for i in range(geometry.look_ahead)]
-    chunks = jnp.array(outside, jnp.int32)
-    # [look_back + look_ahead, C], flat as the result is
-    rows = (chunks + geometry.look_back)[:, None] * chunk + jnp.arange(chunk)[None, :]
-    return rows.ravel(), chunk_tokens(order.token, r, chunks, chunk).ravel()
 
 
 def _add_in_order(buffers, parts, i, c0, geometry: Geometry):

@@ -32,6 +32,7 @@ from attnlab.ops.lsh.hashing import (
 from attnlab.ops.lsh.inputs import read_mask, require_implementation, require_options
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import require_sortable
+from attnlab.ops.lsh.published import Published
 from attnlab.scores import Dot, Score
 
 __all__ = ["LSH"]
@@ -57,7 +58,8 @@ class LSH:
         queries and keys, which every number of rounds and buckets is an approximation of; with a
         smaller one a sliding window. One round is enough then.
       chunk_size: number of slots of sorted order attended together, C.
-      options: settings that published implementations disagree about; default strictly causal.
+      options: settings; default strictly causal. `Published` ones are as an implementation has
+        them, slow.
       seed: seed of the rotations where no `hash_key` is given, so that evaluation is deterministic.
       shared_rotations: whether all heads share one rotation.
       centering: center subtracted before hashing, because a component that all tokens share puts
@@ -67,7 +69,7 @@ class LSH:
       hash_before_rotary: whether to hash queries and keys as they were before rotary positions
         turned them, which the modules give as `hash_inputs`.
       shared_qk: whether queries and keys are the same. Decoding, centering, hashing before rotary
-        and options that are not strict are only for those that are.
+        and `Published` options are only for those that are.
       implementation: None, "sorted", "dense" or "pallas", as for `lsh_attention`; a token that is
         decoded alone has only one way.
     """
@@ -76,7 +78,7 @@ class LSH:
     _: dataclasses.KW_ONLY
     num_buckets: int | tuple[int, ...] | None = None
     chunk_size: int = 64
-    options: LSHOptions = STRICT
+    options: LSHOptions | Published = STRICT
     seed: int = 0
     shared_rotations: bool = False
     centering: str | None = None
@@ -97,7 +99,7 @@ class LSH:
             seed is not None and 0 <= seed < 2**32,
             f"seed must be an int in [0, 2³²); got {self.seed!r}",
         )
-        require_options(self.options)
+        require_options(self.options, published=True)
         require_implementation(self.implementation)
         if not self.shared_qk and (self.centering is not None or self.hash_before_rotary):
             raise NotImplementedError(
@@ -183,12 +185,13 @@ class LSH:
 
     def empty_state(self, k: jax.Array) -> DecodeState:
         """What `decode` needs before the first token, for a cache of keys like k [*B, L, N, H]."""
+        options: Any = self.options  # which `empty_state` refuses where they are Published
         return empty_state(
             k.shape,
             num_hashes=self.num_hashes,
             num_buckets=_product(self._num_buckets(k.shape[-3])),
             chunk_size=self.chunk_size,
-            options=self.options,
+            options=options,
             running_mean=self.centering == "running",
         )
 
@@ -255,6 +258,7 @@ class LSH:
             f"the state must be of this route and of a cache of {k.shape[-3]} tokens, {wanted}; got"
             f" {got} (start with LSH.empty_state, in a module with init(…, decode=True))",
         )
+        options: Any = self.options
         x, center = self._hashed(q, hash_inputs, center)
         if state.mean is not None:
             counted = _counted(mask, k.shape[:-1])
@@ -272,7 +276,7 @@ class LSH:
             q_offset,
             chunk_size=self.chunk_size,
             mask=mask,
-            options=self.options,
+            options=options,
             implementation=self.implementation,
             precision=precision,
         )

@@ -29,6 +29,7 @@ __all__ = [
     "heads_inside",
     "keep_weights",
     "map_rows",
+    "pad",
     "row_of",
     "row_seeds",
     "rows_together",
@@ -128,14 +129,11 @@ def keep_weights(settings: CallSettings, seed, queries, keys, dtype) -> jax.Arra
 
 def select_row(settings: CallSettings, q, k, v, scale, order: Order, seeds, index) -> Row:
     """Row `index` = example · N + head; k None: the keys are the queries."""
-    # Places and factors are of an example, pairs of an example and a head; all else is of a row.
-    place, factor = (
-        None if x is None else at(x, index // q.shape[2]) for x in (order.place, order.factor)
-    )
+    # Factors are of an example, pairs of an example and a head; all else is of a row.
+    factor = None if order.factor is None else at(order.factor, index // q.shape[2])
     pairs = slice_heads(order.pairs, *divmod(index, q.shape[2]))
-    of_row = order._replace(place=None, pairs=None, factor=None)
-    row_order = jax.tree.map(lambda x: at(x, index), of_row)
-    row_order = row_order._replace(place=place, pairs=pairs, factor=factor)
+    row_order = jax.tree.map(lambda x: at(x, index), order._replace(pairs=None, factor=None))
+    row_order = row_order._replace(pairs=pairs, factor=factor)
     seen_by = None
     if settings.geometry.union:
         first, extent = (
@@ -166,6 +164,11 @@ def factored(x: jax.Array, factor: jax.Array | None) -> jax.Array:
 def at(x: jax.Array, index: jax.Array) -> jax.Array:
     """x[index]."""
     return lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
+
+
+def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
+    """Zeros behind x along one axis."""
+    return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])
 
 
 def row_of(x: jax.Array, index: jax.Array) -> jax.Array:

@@ -88,8 +88,8 @@ def make_tile(settings: CallSettings, row: Row, r: jax.Array, c0: jax.Array, siz
 
 
 def chunk_tokens(tokens: jax.Array, r: jax.Array, chunks: jax.Array, chunk_size: int) -> jax.Array:
-    """[n, C] the tokens [R, L] in some chunks of round r, counted on through the ring of rounds."""
-    # [R·L/C, C]: the chunks of all rounds behind each other are the ring.
+    """[n, C] the tokens [R, L] in some chunks of round r; beside its ends, any tokens."""
+    # [R·L/C, C]: the chunks of all rounds, one after another
     by_chunk = tokens.reshape(-1, chunk_size)
     chunks_a_round = by_chunk.shape[0] // tokens.shape[0]
     return take(by_chunk, (r * chunks_a_round + chunks) % by_chunk.shape[0])
@@ -107,7 +107,7 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
     order = row.order
     size, chunk = own.shape
     # [E·C] slots from the home chunk on, [g, E·C] in the round; below 0 and from L on they lie in
-    # other rounds, which no range reaches unless the geometry wraps.
+    # other rounds, which no range reaches.
     offset = jnp.arange(near.shape[1], dtype=jnp.int32) - geometry.look_back * chunk
     slot = (home * chunk)[:, None] + offset[None, :]
 
@@ -117,14 +117,7 @@ def _visible(geometry: Geometry, row: Row, r, c0, home, own, near) -> jax.Array:
 
     # [g, E·C, 1] slots against the ranges [g, 1, C] of the queries
     visible = in_range(slot[:, :, None], queries(order.first), queries(order.extent))
-    if order.place is not None:
-        # [g, 1, C, 3] to three of [g, 1, C]; places of the keys are [g, E·C, 1].
-        place, first, extent = jnp.unstack(take(order.place, own)[:, None], axis=-1)
-        key_place = take(order.place[:, 0], near)[:, :, None]
-        visible &= in_range(key_place, first, extent)
-        if not geometry.causal:
-            visible &= key_place != place
-    elif not geometry.causal and order.keys is None:
+    if not geometry.causal and order.keys is None:
         # Not causal, a range holds the query's own slot; [E·C, C] is the same for all g.
         visible &= (offset[:, None] != jnp.arange(chunk, dtype=jnp.int32)[None, :])[None]
     if order.pairs is not None:  # by position: [g, 1, C] of queries, [g, E·C, 1] of keys

@@ -1,4 +1,4 @@
-"""What every search begins with, keeps of a `Decoder` between its tokens, and returns."""
+"""The state of every search: its beginning, a `Decoder`'s part between tokens, and its result."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_hashing_is_told_to_the_route():
     route = attention.options("lsh-2", BASE, **told)["route"]
     assert (route.num_hashes, route.num_buckets, route.chunk_size) == (2, 12, 4)
     assert (route.options.same_bucket, route.options.union) == (True, True)
-    assert route.options.logit_scale == 1.0 and not route.options.strict
+    assert route.options.logit_scale == 1.0
     other = attention.options("lsh-2", Hashing("1/sqrt(d)", 1, False, "multiset"), **told)["route"]
     assert other.num_buckets == 6 and other.options.logit_scale is None
     assert (other.options.same_bucket, other.options.union) == (False, False)

@@ -42,11 +42,16 @@ def key_mask(valid):
     return masks.Explicit(valid[:, None, None, :])
 
 
+def fields_of(options):
+    """The options as the oracle takes them."""
+    return dataclasses.asdict(options) | {"strict": isinstance(options, lsh.LSHOptions)}
+
+
 def counts_of(buckets, options, **where):
     """The oracle's counts for every example and head, [B, N, L, L]."""
-    fields = dataclasses.asdict(options)
-    place = {k: fields[k] for k in ("strict", "same_bucket", "wrap", "window")}
-    place |= {k: fields[k] for k in ("look_back", "look_ahead")}
+    place = fields_of(options)
+    for name in ("union", "logit_scale", "key_norm"):
+        del place[name]
     rows = [
         [
             oracle_lsh.visible_counts(

@@ -10,7 +10,8 @@ import pytest
 
 from attnlab import masks
 from attnlab.ops.lsh import hashing
-from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.published import LUCIDRAINS, PAPER, TRAX, Published
 from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import (
@@ -26,6 +27,7 @@ from tests.ops.lsh.plain import (
     attend,
     counts_of,
     dense,
+    fields_of,
     inputs,
     key_mask,
     lsh_attention,
@@ -42,15 +44,19 @@ CASES = {  # options, causal
     "trax, both ways": (TRAX, False),
     "lucidrains": (LUCIDRAINS, True),
     "paper": (PAPER, True),
-    "chunks on both sides": (LSHOptions(strict=False, look_ahead=1), False),
-    "union across buckets": (LSHOptions(strict=False, same_bucket=False, look_ahead=2), True),
+    "chunks on both sides": (Published(look_ahead=1), False),
+    "union across buckets": (Published(same_bucket=False, look_ahead=2), True),
+    "ring, 3 chunks back and 2 ahead": (
+        dataclasses.replace(TRAX, look_back=3, look_ahead=2),
+        False,
+    ),
 }
 
 
 @pytest.mark.parametrize("case", daily(CASES, "strict", "paper"))
 def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
     (options, causal), (qk, v, buckets) = CASES[case], inputs()
-    fields = dataclasses.asdict(options)
+    fields = fields_of(options)
     scale = options.logit_scale or WIDTH**-0.5
     cotangent = np.random.default_rng(3).normal(size=v.shape)
 
@@ -91,7 +97,7 @@ def test_any_length_from_one_to_four_chunks(x64, length):
 @pytest.mark.parametrize("causal", [True, False])
 def test_one_chunk_one_round_is_dense_attention(x64, causal):
     qk, v, buckets = inputs()
-    options = LSHOptions(strict=False, same_bucket=False, look_back=0)
+    options = Published(same_bucket=False, look_back=0)
     got = attend(qk, v, buckets[:, :1], chunk_size=LENGTH, causal=causal, options=options)
     others = np.ones((LENGTH, LENGTH)) - np.eye(LENGTH)
     times = np.tril(others) if causal else others

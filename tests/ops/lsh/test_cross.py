@@ -10,7 +10,8 @@ import pytest
 from attnlab import masks
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
-from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.published import PAPER
 from tests.daily import daily
 from tests.ops.lsh.plain import LAST_BIT
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
@@ -258,7 +259,7 @@ def test_work_and_memory_grow_with_the_lengths_and_no_faster():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"options": PAPER}, NotImplementedError, "strict=False"),
+        ({"options": PAPER}, ValueError, "class LSHOptions; got Published"),
         ({"v": 1}, ValueError, "k and v must have equal"),
         ({"k": 0}, ValueError, "k and v must have equal"),
         ({"q_buckets": 2}, ValueError, "q_buckets must be .*rounds"),

@@ -12,7 +12,8 @@ from attnlab import masks
 from attnlab.ops.lsh.decode import lsh_decode
 from attnlab.ops.lsh.decode_state import empty_state
 from attnlab.ops.lsh.hashing import running_center
-from attnlab.ops.lsh.options import PAPER, STRICT, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.published import PAPER
 from attnlab.ops.lsh.running_mean import RunningMean
 from tests import oracle_lsh
 from tests.daily import daily
@@ -261,14 +262,13 @@ def test_a_window_longer_than_the_cache_keeps_no_more_than_the_cache():
         new = arrays[2][:, :, start:stop]
         context, state = step(*arrays[:2], new, state, start)
         contexts.append(context)
-    fields = dataclasses.asdict(STRICT)
-    true = oracle_lsh.lsh_attention(*arrays, chunk_size=8192, causal=True, options=fields)
+    true = oracle_lsh.lsh_attention(*arrays, chunk_size=8192, causal=True)
     np.testing.assert_allclose(np.concatenate(contexts, axis=1), true, **EXACT)
 
 
 def test_what_cannot_be_decoded_is_refused():
     shape = 1, LENGTH, 2, 5
-    with pytest.raises(NotImplementedError, match=r"future cannot change.*got.*strict=False.*use"):
+    with pytest.raises(ValueError, match=r"class LSHOptions; got Published.*parallel forward"):
         empty_state(shape, num_hashes=1, num_buckets=2, options=PAPER)
     with pytest.raises(
         ValueError, match=r"32-bit sort key: at length 23 at most .* got num_buckets=4294967295"

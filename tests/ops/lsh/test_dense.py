@@ -10,7 +10,7 @@ import pytest
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
 from attnlab.ops.lsh.dense import attend_dense, row_times, softmax_times
-from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, TRAX, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.rounds import attend_rounds, attend_some_rounds
 from attnlab.ops.lsh.rows import CallSettings, unit_keys
@@ -24,17 +24,7 @@ CASES = {  # options, causal
     "strict, both ways": (STRICT, False),
     "strict, multiset": (LSHOptions(union=False), True),
     "strict, other window": (LSHOptions(look_back=2, window=5), False),
-    "trax, both ways": (TRAX, False),
-    "ring, 3 chunks back and 2 ahead": (
-        LSHOptions(
-            strict=False, same_bucket=False, union=False, wrap=True, look_back=3, look_ahead=2
-        ),
-        False,
-    ),
-    "lucidrains": (LUCIDRAINS, True),
-    "paper": (PAPER, True),
-    "chunks on both sides": (LSHOptions(strict=False, look_ahead=1), False),
-    "union across buckets": (LSHOptions(strict=False, same_bucket=False, look_ahead=2), True),
+    "other keys": (LSHOptions(logit_scale=None, key_norm="l2"), True),
 }
 
 
@@ -100,7 +90,7 @@ def test_equals_it_without_any_mask(x64):
     compare(STRICT, True, [(None, None)])
 
 
-@pytest.mark.parametrize("case", daily(CASES, "ring, 3 chunks back and 2 ahead"))
+@pytest.mark.parametrize("case", daily(CASES, "strict, other window"))
 def test_a_pair_counts_as_often_as_the_oracle_says(case):
     (options, causal), (valid, segments) = CASES[case], some_masked(12)
     geometry, buckets = make(options, causal).geometry, inputs(12)[2]
@@ -148,16 +138,12 @@ def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64):
 @pytest.mark.parametrize(
     ("length", "chunk", "rounds"), daily([(1, 1, 1), (7, 7, 2), (14, 2, 3)], (1, 1, 1))
 )
-@pytest.mark.parametrize(
-    "case", daily(["strict", "ring, 3 chunks back and 2 ahead"], "ring, 3 chunks back and 2 ahead")
-)
-def test_equals_it_at_other_sizes(x64, case, length, chunk, rounds):
-    # With few chunks the ring of all rounds shows a key several times.
-    compare(*CASES[case], [some_masked(length)], length=length, chunk=chunk, rounds=rounds)
+def test_equals_it_at_other_sizes(x64, length, chunk, rounds):
+    compare(STRICT, True, [some_masked(length)], length=length, chunk=chunk, rounds=rounds)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["strict, both ways", "lucidrains"])
+@pytest.mark.parametrize("case", ["strict, both ways", "other keys"])
 def test_dropout_draws_the_same(x64, case):
     compare(*CASES[case], [some_masked(12)], rate=0.4)
 
@@ -212,7 +198,7 @@ def test_what_is_not_seen_may_be_of_any_finite_size():
     assert not np.any(got[1][:, cut:]) and not np.any(got[2][:, cut:])
 
 
-@pytest.mark.parametrize("case", ["strict", "lucidrains"])
+@pytest.mark.parametrize("case", ["strict", "other keys"])
 def test_zero_rows_are_finite(case):
     options, causal = CASES[case]
     qk, v, buckets = inputs(12, dtype=np.float32)

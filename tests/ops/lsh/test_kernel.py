@@ -13,14 +13,13 @@ from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.options import LUCIDRAINS, PAPER, STRICT, LSHOptions
+from attnlab.ops.lsh.options import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
 CASES = {  # length, options, causal, mask, rounds
     "strict": (52, STRICT, True, None, 3),
     "both ways, padding": (52, STRICT, False, masks.Padding(jnp.array([43, 52])), 3),
-    "paper": (32, PAPER, True, None, 2),
     "one round, segments": (37, STRICT, True, masks.Segments(jnp.arange(37) // 13), 1),
     "multiset, another window": (
         37,
@@ -29,7 +28,6 @@ CASES = {  # length, options, causal, mask, rounds
         None,
         2,
     ),
-    "chunks on both sides": (37, LSHOptions(strict=False, look_ahead=1), False, None, 2),
 }
 KERNEL = Pallas(8, 16, interpret=True)
 
@@ -128,7 +126,6 @@ def test_rows_at_once(rows_at_once, together, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"options": LUCIDRAINS}, r"same_bucket=True, wrap=False"),
         ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "takes no dropout"),
         ({"implementation": "pallas"}, "is for TPU and NVIDIA GPU, not for cpu"),
     ],

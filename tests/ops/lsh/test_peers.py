@@ -12,7 +12,7 @@ import pytest
 
 from attnlab import masks
 from attnlab.ops.lsh import hashing
-from attnlab.ops.lsh.options import LUCIDRAINS, TRAX
+from attnlab.ops.lsh.published import LUCIDRAINS, TRAX
 from tests.ops.lsh.plain import CHUNK, lsh_attention
 
 pytestmark = pytest.mark.slow

@@ -11,6 +11,7 @@ from attnlab import masks
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import LSHOptions
+from attnlab.ops.lsh.published import TRAX, Published
 from tests.ops.lsh.plain import CHUNK, attend, inputs
 
 
@@ -47,8 +48,7 @@ QK, V, IDS = inputs(dtype=np.float32)
             {"chunk_size": 4, "options": LSHOptions(window=5)},
             "window must be at most .* = 4; got 5",
         ),
-        ({"options": LSHOptions(look_ahead=1)}, "causal=True visits look_ahead=0 chunks; got 1"),
-        ({"options": "trax"}, r"options must be of the class LSHOptions; got 'trax' \(presets"),
+        ({"options": "trax"}, r"the class LSHOptions or Published; got 'trax' \(presets"),
         ({"options": LSHOptions}, "options must be .*got the class LSHOptions"),
     ],
 )
@@ -96,12 +96,9 @@ def test_keywords_that_belong_elsewhere_are_told_where(keyword, place):
     [
         ({"logit_scale": "a"}, "logit_scale must be one finite number; got 'a'"),
         ({"key_norm": "max"}, "key_norm must be one of 'rms', 'l2', None; got 'max'"),
-        ({"same_bucket": False}, "strict=True needs same_bucket=True"),
-        ({"strict": False, "wrap": True, "union": False}, "needs same_bucket=False"),
         ({"look_back": -1}, "look_back counts chunks, an int ≥ 0; got -1"),
-        ({"look_back": 0}, "strict=True needs look_back ≥ 1; got 0"),
+        ({"look_back": 0}, "look_back must be at least 1; got 0"),
         ({"window": 0}, "window counts slots, an int ≥ 1"),
-        ({"strict": False, "window": 3}, "needs strict=True; got window=3, strict=False"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(fields, message):
@@ -121,9 +118,15 @@ def test_an_offset_that_is_known_is_refused_under_jit_too():
         jax.eval_shape(lambda qk: attends(qk, buckets=IDS, mask=masks.Causal(q_offset=3)), QK)
 
 
-def test_union_of_a_ring_is_refused():
-    with pytest.raises(NotImplementedError, match="union=True with wrap=True"):
-        LSHOptions(strict=False, same_bucket=False, wrap=True)
+def test_a_ring_knows_neither_buckets_nor_a_union():
+    for fields in ({"same_bucket": False}, {"union": False}):
+        with pytest.raises(ValueError, match="same_bucket=False and union=False; got"):
+            Published(wrap=True, **fields)
+
+
+def test_published_options_have_one_implementation():
+    with pytest.raises(NotImplementedError, match='got implementation="?.dense'):
+        refused(options=TRAX, implementation="dense")
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""What the kernels compute: attention of a score over the keys in a range, a range a query.
+"""The function that the kernels compute: attention over the keys in a range, a range a query.
 
 Every query sees the keys first ≤ j < first + extent, in the order that the arrays stand in. Causal,
 window and padding masks are such ranges in the order of positions; LSH attention is in hash-sorted

@@ -1,4 +1,4 @@
-"""What the kernels for Hopper GPUs share: the arrays, the queue of tiles, a tile's logits and mask.
+"""Common to the kernels for Hopper GPUs: the arrays, the queue of tiles, a tile's logits and mask.
 
 A program has a warpgroup (128 threads) for every 64 rows of its block. Rows, the program's own,
 are queries in the forward and for dq, keys for dk and dv; columns are the other side, one block of
