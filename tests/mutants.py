@@ -45,7 +45,10 @@ def run(root: Path, prefixes: list[str], workers: int) -> int:
         if not prefixes or mutant["file"].startswith(tuple(prefixes)):
             by_selection.setdefault(mutant["test"], []).append(mutant)
     start, found = time.monotonic(), []
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(workers) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="mutants-") as folder,
+        ThreadPoolExecutor(workers) as pool,
+    ):
         trees = Trees(root, Path(folder), workers)
         try:
             jobs = [pool.submit(trees.judge, *one) for one in by_selection.items()]
@@ -180,7 +183,10 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=min(4, os.cpu_count() or 1))
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run(ROOT, options.files, options.workers)
+    try:
+        return run(ROOT, options.files, options.workers)
+    except KeyboardInterrupt:
+        return 130
 
 
 if __name__ == "__main__":
