@@ -8,8 +8,9 @@ The compilers that a --target needs (extras tpu and gpu-compile) are installed i
 `.venv/compilers`, which other calls do not load. Everything after NAME is for the experiment
 (`launch/local NAME --help`) or, with the NAME `test`, for pytest, whose paths start at the
 repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
-`launch/local test --device` checks the kernels on the accelerator that is there. `launch/local
-docs` builds the pages of docs/ and, in a terminal on a desktop, shows them in the browser.
+`launch/local test --device` checks the kernels on the accelerator that is there, `launch/local test
+--mutants [FILE]` says which faults of a line the tests see (tests/mutants.py). `launch/local docs`
+builds the pages of docs/ and, in a terminal on a desktop, shows them in the browser.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -42,6 +43,7 @@ TEST, ALL = "test", "--all"
 DOCS = "docs"
 PAGES = ROOT / "docs" / "_build" / "html"  # what is executed is kept beside it
 DEVICE = "--device"  # the tests that are for an accelerator
+MUTANTS = "--mutants"  # the tests of the tests
 NEEDS = {TEST: {"test"}, DOCS: {"docs"}, "compare_peers": {"compat"}}  # extras, by name
 INDEXES = {"PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
 COMPILER_OF = {"tpu": "tpu", "cuda": environment.GPU_COMPILER}  # extra by kind of --target
@@ -90,6 +92,8 @@ def main(arguments: list[str]) -> None:
         command = ["pytest", *split_up, *daily, *(flag for flag in flags if flag != ALL)]
         if DEVICE in flags:  # which one process has alone
             command = ["pytest", "tests/device", *(flag for flag in flags if flag != DEVICE)]
+        if MUTANTS in flags:
+            command = ["tests.mutants", *(flag for flag in flags if flag != MUTANTS)]
     elif name == DOCS:
         _build_pages(python, flags)
     else:

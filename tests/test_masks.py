@@ -371,6 +371,8 @@ def test_a_cut_mask_looks_where_its_queries_stand():
     cut = Past().for_queries(5, 4)
     first, stop = cut.key_range(jnp.arange(1, 3), 19)
     assert (int(first), int(stop)) == (0, 5 + 2 + 1)
+    seen = cut.visible(np.arange(4)[:, None], np.arange(19)[None])
+    np.testing.assert_array_equal(seen, np.tri(4, 19, 5, dtype=bool))
 
 
 def test_visible_keys_are_those_that_no_query_behind_them_misses():

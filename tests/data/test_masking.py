@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attnlab.core.tokens import BOS, EOS, PAD
-from attnlab.data.lines import read_blocks
+from attnlab.data.lines import read_blocks, read_documents
 from attnlab.data.masking import (
     MaskedPairs,
     Masking,
@@ -191,3 +191,4 @@ def test_blank_lines_separate_blocks(tmp_path):
     path = tmp_path / "text"
     path.write_text("\n a\nb\n \n\nc")
     assert list(read_blocks(path)) == [(2, [" a", "b"]), (6, ["c"])]
+    assert read_documents(path, held_out=0.5) == ([[" a", "b"]], [["c"]])

@@ -165,6 +165,7 @@ def mesh_of_two(axis="x"):
             *((f"ring_{name}", "length") for name in RINGS if "three" not in name),
         ],
         ("additive", "heads"),
+        ("one_kv_head", "heads"),
         ("lsh", "length"),
         ("ring_additive", "length"),
     ),

@@ -142,6 +142,16 @@ def test_no_env_test_runs_pytest_in_the_repository(scratch):
         assert set(re.findall(r"(?<=::)\w+", out)) == run
 
 
+def test_mutants_are_run_in_the_repository(scratch):
+    (scratch.root / "tests").mkdir()
+    (scratch.root / "tests" / "__init__.py").touch()
+    (scratch.root / "tests" / "mutants.py").write_text(
+        "import os, sys; print(os.getcwd(), *sys.argv[1:])"
+    )
+    status, out, err = scratch.run("--no_env", "test", "--mutants", "attnlab/ops")
+    assert (status, out) == (0, f"{scratch.root} attnlab/ops\n"), err
+
+
 @pytest.mark.parametrize(
     ("terminal", "variables", "shown"),
     [

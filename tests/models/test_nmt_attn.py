@@ -1,16 +1,22 @@
 """NMTAttn against the equations, while training, evaluating and predicting."""
 
+import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from attnlab.models.nmt_attn import NMTAttn
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
+    EXACT,
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
     assert_is,
+    batch,
     count,
+    forward,
+    random_params,
 )
 
 
@@ -20,7 +26,11 @@ def nmt_attn(**options):
 
 @pytest.mark.usefixtures("x64")
 def test_is_the_model_of_trax_and_predicts_in_pieces():
-    assert_is(rnn_oracle.nmt_attn, nmt_attn(param_dtype=jnp.float64))
+    model = nmt_attn(param_dtype=jnp.float64)
+    assert_is(rnn_oracle.nmt_attn, model)
+    params, pair = random_params(model), batch()
+    want, _ = forward(model, params, *pair)
+    np.testing.assert_allclose(jax.jit(model.apply)({"params": params}, *pair), want, **EXACT)
 
 
 def test_parameters_by_layer():

@@ -172,6 +172,8 @@ def test_is_multi_head_attention_with_the_lsh_route():
     np.testing.assert_array_equal(
         compiled(short)(variables, x), apply(long, variables, x, mask=masks.Causal())
     )
+    whole = apply(lsh(value_features=18, causal=False), variables, x)
+    np.testing.assert_array_equal(whole, apply(long, variables, x))
 
 
 LEARNED = lsh(route=dataclasses.replace(ROUTE, centering="learned"))

@@ -57,7 +57,7 @@ def run(
     return train(
         task,
         settings=LoopSettings(steps=steps, **settings),
-        optimizer=OptimizerSettings(learning_rate=rate, clip_norm=1.0),
+        optimizer=OptimizerSettings(learning_rate=rate, warmup_steps=4, clip_norm=1.0),
         parallel=parallel_over(parallel, jax.devices()[:devices], mesh),
         folder=folder,
         on_row=on_row,
@@ -102,7 +102,9 @@ def test_the_curve_has_every_row(whole_run):
         ("training", 9), ("training", 12), ("validation", 12),
     ]  # fmt: skip
     assert trained.steps == trained.step == 12 and trained.stopped_by is None
-    assert rows[0]["tokens"] == 3 * 8 * 6 and rows[0]["learning_rate"] == pytest.approx(0.01)
+    assert rows[0]["tokens"] == 3 * 8 * 6 and rows[0]["learning_rate"] == pytest.approx(
+        3 / 4 * 0.01
+    )
     losses = [r["nll"] for r in rows if r["kind"] == "validation"]
     assert losses[1] < losses[0]
 
@@ -335,3 +337,4 @@ def test_settings_count_from_one():
         LoopSettings(steps=12, validate_every=6, checkpoint_every=4, average=5)
     found = LoopSettings(steps=12, validate_every=6, checkpoint_every=5, average=3)
     assert found.averaged == (6, 10, 12)
+    assert LoopSettings(steps=7, validate_every=3).validates(7)

@@ -259,6 +259,8 @@ def test_a_mask_may_hide_whole_examples():
     want = attend(qk, v, buckets, chunk_size=CHUNK, mask=np.broadcast_to(seen, (2, 1, 1, LENGTH)))
     np.testing.assert_array_equal(got, want)
     assert got[0].any() and not got[1].any()
+    twice = masks.Explicit(seen) & masks.Padding(LENGTH)
+    np.testing.assert_array_equal(attend(qk, v, buckets, chunk_size=CHUNK, mask=twice), want)
 
 
 def test_the_cotangent_of_a_query_that_sees_nothing_reaches_nobody(x64):

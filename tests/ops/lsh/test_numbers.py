@@ -50,6 +50,10 @@ def test_value_heads_may_be_shared(x64):
     shared = attend(qk, v[:, :, :1], buckets, chunk_size=CHUNK)
     both = attend(qk, np.repeat(v[:, :, :1], HEADS, 2), buckets, chunk_size=CHUNK)
     np.testing.assert_array_equal(shared, both)
+    qk, buckets = np.concatenate([qk, qk], 2), np.concatenate([buckets, buckets], 3)
+    grouped = attend(qk, v, buckets, chunk_size=CHUNK)
+    repeated = attend(qk, np.repeat(v, 2, 2), buckets, chunk_size=CHUNK)
+    np.testing.assert_array_equal(grouped, repeated)
 
 
 @pytest.mark.slow

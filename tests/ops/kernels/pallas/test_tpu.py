@@ -99,7 +99,10 @@ def assert_right(x, visible, out, lse, grads, dout, scale=1.0):
     assert_close(grads, expected_grads, 1e-5)
 
 
-@pytest.mark.parametrize("case", daily(CASES, "dot, all share the keys, a band, few keys"))
+@pytest.mark.parametrize(
+    "case",
+    daily(CASES, "dot, all share the keys, a band, few keys", "additive, a band, seen elsewhere"),
+)
 def test_forward_and_gradients(case):
     blocks, wide, arguments = CASES[case]
     x, visible = plain_ranges.random_case(0, **arguments)
