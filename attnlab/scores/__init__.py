@@ -52,6 +52,16 @@ class Score(flax.struct.PyTreeNode):
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
 
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        prepares = "prepare" in vars(cls) or cls.prepare is Score.prepare
+        require(
+            prepares or "logits" not in vars(cls),
+            f"{cls.__name__}.logits would not be called where the prepare of the class above returns"
+            " another score; got no prepare beside it (say prepare = attnlab.scores.Score.prepare,"
+            " or define it)",
+        )
+
     def __call__(self, q: jax.Array, k: jax.Array) -> Score:
         """The score itself, so that a value may stand where a module that makes one does."""
         return self
