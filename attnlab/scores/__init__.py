@@ -57,7 +57,7 @@ class Score(flax.struct.PyTreeNode):
         prepares = "prepare" in vars(cls) or cls.prepare is Score.prepare
         require(
             prepares or "logits" not in vars(cls),
-            f"{cls.__name__}.logits would not be called where the prepare of the class above returns"
+            f"{cls.__name__}.logits would not be called where the prepare that it inherits returns"
             " another score; got no prepare beside it (say prepare = attnlab.scores.Score.prepare,"
             " or define it)",
         )
