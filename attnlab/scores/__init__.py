@@ -96,7 +96,8 @@ class Score(flax.struct.PyTreeNode):
     def logits(self, q: jax.Array, k: jax.Array, *, precision=None) -> jax.Array:
         """Logits [..., bq, bk], at least float32, of prepared q [..., bq, H'] and k [..., bk, H'].
 
-        Leading axes broadcast. Only the score that `prepare` returns needs this method.
+        Leading axes broadcast. Only the score that `prepare` returns needs this method. A class
+        that defines it says `prepare` too, or has that of `Score`.
         """
         raise TypeError(f"{type(self).__name__} has no logits of its own: call prepare first")
 
