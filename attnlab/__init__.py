@@ -23,7 +23,7 @@ from attnlab import biases, masks, positions, scores
 from attnlab.devices import platforms
 from attnlab.devices.split import over
 from attnlab.mechanisms.drawing import draw
-from attnlab.modules.biases import AlibiBias, RelativePositionBias
+from attnlab.modules.biases import AlibiBias, BiasModule, RelativePositionBias
 from attnlab.modules.flax_interop import as_flax_attention_fn
 from attnlab.modules.local import LocalAttention
 from attnlab.modules.lsh import LSHSelfAttention
@@ -34,6 +34,7 @@ from attnlab.modules.scores import (
     CosineScore,
     GeneralScore,
     LocationScore,
+    ScoreModule,
 )
 from attnlab.modules.single_head import (
     AdditiveAttention,
@@ -136,8 +137,10 @@ __all__ = [
     "CosineScore",
     "GeneralScore",
     "LocationScore",
+    "ScoreModule",
     # biases of positions, for them
     "AlibiBias",
+    "BiasModule",
     "RelativePositionBias",
     # inside Flax's own modules
     "as_flax_attention_fn",

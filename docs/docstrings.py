@@ -23,8 +23,9 @@ CONTENTS = (
     "attnlab",
     *(
         f"attnlab.{name}"
-        for name in ("masks", "scores", "biases", "positions", "routes", "platforms", "attentions")
+        for name in ("masks", "scores", "biases", "positions", "routes", "platforms")
     ),
+    "attnlab.mechanisms.attentions",
     "attnlab.mechanisms.own",
     "attnlab.testing",
     "attnlab.ops.lsh",
@@ -173,4 +174,6 @@ def tables(lines):
 
 
 def _module(name):
-    return attnlab.routes if name == "attnlab.routes" else importlib.import_module(name)
+    """A module by the name that users import it by, which may be an attribute of attnlab."""
+    public = name.removeprefix("attnlab.")
+    return vars(attnlab).get(public) or importlib.import_module(name)

@@ -10,7 +10,16 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from attnlab import MultiHeadAttention, dot_product_attention, masks, routes, scores, testing
+from attnlab import (
+    BiasModule,
+    MultiHeadAttention,
+    ScoreModule,
+    dot_product_attention,
+    masks,
+    routes,
+    scores,
+    testing,
+)
 from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from tests.daily import daily
@@ -176,7 +185,7 @@ class Gated(MultiHeadAttention):
         return routes.Function(lambda q, k, v, mask=None: gate * attend(q, k, v, mask=mask))
 
 
-class Shuffled(nn.Module):
+class Shuffled(ScoreModule):
     """A score with a variable of integers, made by a key that is a variable."""
 
     @nn.compact
@@ -204,7 +213,7 @@ class WeightsOfNoHeads(routes.Exact):
         return super().weights(score, q, k, **options)[..., 0, :, :]
 
 
-class ForgetsToReturn(nn.Module):
+class ForgetsToReturn(BiasModule):
     @nn.compact
     def __call__(self, num_heads, num_queries, num_keys, *, causal=None):
         jnp.zeros((num_heads, num_queries, num_keys))

@@ -3,15 +3,16 @@
 Wherever a program takes an attention it takes such a name (`mechanisms.attentions`). What is
 named is one of these, or a class that makes one, with the arguments in brackets:
 
-| kind       | what it is                                                                      |
-| ---------- | ------------------------------------------------------------------------------- |
-| "score"    | a value of `attnlab.scores`, or a module that makes one: `module(q, k)`         |
-| "mask"     | a value of `attnlab.masks`                                                      |
-| "bias"     | a module that makes one: `module(num_heads, num_queries, num_keys, *, causal)`  |
-| "route"    | a value of `attnlab.routes`                                                     |
-| "function" | `function(q, k, v, *, mask)` → the context, as `routes.Function` has it         |
-| "module"   | a module with the call of `MultiHeadAttention`; fields of the same names it is  |
-|            | given, such as num_heads                                                        |
+| kind       | what it is                                                                       |
+| ---------- | -------------------------------------------------------------------------------- |
+| "score"    | a value of `attnlab.scores`, or a `ScoreModule`, which makes one                 |
+| "mask"     | a value of `attnlab.masks`                                                       |
+| "bias"     | a `BiasModule`, which makes one                                                  |
+| "route"    | a value of `attnlab.routes`                                                      |
+| "function" | `function(q, k, v, *, mask)` → the context, as `routes.Function` has it          |
+| "module"   | any other module, with the call of `MultiHeadAttention`; where a class is named, |
+|            | its fields that a `MultiHeadAttention` has too, such as num_heads, are those of  |
+|            | the layer, but for route and score                                               |
 
 A file is imported when it is first asked for, by processes that must not touch an accelerator too:
 make no arrays at its top.
@@ -39,8 +40,10 @@ import jax
 
 from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.masks import Mask
+from attnlab.modules.biases import BiasModule
 from attnlab.modules.multi_head import MultiHeadAttention
-from attnlab.ops.routes import AllPairs, Exact, Function, Masked, Route, SamplingRoute
+from attnlab.modules.scores import ScoreModule
+from attnlab.ops.routes import AllPairs, Function, Masked, Route, SamplingRoute
 from attnlab.runs.errors import Invalid, Stopped, one_line
 from attnlab.scores import Score
 
@@ -59,11 +62,23 @@ __all__ = [
 #: The form of a name, for errors and help.
 FORM = "FILE.py:NAME or PACKAGE.MODULE:NAME, attention of your own, NAME(rate=0.9) with arguments"
 _NAME = re.compile(r"(?P<place>.+\.py(?=:|$)|\w+(\.\w+)+(?=:)):?(?P<what>([A-Za-z_]\w*(\(.*\))?)?)")
-_KINDS = (
-    "a score, a mask, a module of a bias, a route, a function (q, k, v, *, mask) or a module of "
-    "attention"
-)
-_BASES = (Score, Mask, nn.Module, Exact)
+#: Kinds by class; the first that fits counts.
+_KINDS: dict[type, str] = {
+    Score: "score",
+    ScoreModule: "score",
+    Mask: "mask",
+    BiasModule: "bias",
+    nn.Module: "module",
+    Route: "route",
+}
+_PARTS: dict[str, Callable[[Any], dict[str, Any]]] = {
+    "score": lambda score: {"route": AllPairs(), "score": score},
+    "mask": lambda mask: {"route": Masked(mask)},
+    "bias": lambda bias: {"route": AllPairs(), "position_bias": bias},
+    "route": lambda route: {"route": route},
+    "function": lambda function: {"route": Function(function)},
+    "module": lambda module: {},
+}
 _ITS_OWN = {"parent", "name", "route", "score"}  # fields that a module is not given
 _GIVEN = {f.name for f in dataclasses.fields(MultiHeadAttention)} - _ITS_OWN
 
@@ -75,10 +90,12 @@ class Own:
     Attributes:
       name: name, as it is typed.
       kind: kind: "score", "mask", "bias", "route", "function" or "module".
-      value: the value; a "module" has None in fields without a default that it is given later.
+      value: the value; of a class of modules an example.
       title: first line of its docstring, or its name.
       file: path of the file it is from; None = of an interactive session.
       digest: SHA-256 of that file, or "".
+      make: function of a `MultiHeadAttention` that makes the "module" in its place; None of other
+        kinds.
     """
 
     name: str
@@ -87,18 +104,12 @@ class Own:
     title: str
     file: str | None = None
     digest: str = ""
+    make: Callable[[MultiHeadAttention], nn.Module] | None = None
 
     @property
     def parts(self) -> dict[str, Any]:
         """The fields of a `MultiHeadAttention` that has it; none of a "module"."""
-        if self.kind == "module":
-            return {}
-        named = {"score": "score", "bias": "position_bias"}.get(self.kind, "route")
-        value = self.value
-        if named != "route":
-            return {"route": AllPairs(), named: value}
-        makes: dict[str, Callable[[Any], Route]] = {"mask": Masked, "function": Function}
-        return {"route": makes[self.kind](value) if self.kind in makes else value}
+        return _PARTS[self.kind](self.value)
 
     @property
     def draws(self) -> str:
@@ -109,26 +120,21 @@ class Own:
         return "hash" if route is not None and "hash_key" in route.hash_keywords else ""
 
     def in_place_of(self, module: MultiHeadAttention) -> nn.Module:
-        """The module with this mechanism.
+        """The module with this mechanism, or what stands in its place.
 
-        A "module" is given the fields that both have, but for route and score, and for those whose
-        values are not their defaults.
+        Raises:
+          Invalid: the module knows its positions, and what stands in its place does not.
         """
-        if self.kind != "module":
+        if self.make is None:
             return module.clone(**self.parts, parent=None)
-        fields = {f.name: f.default for f in dataclasses.fields(self.value)}
+        made = self.make(module)
         for field in ("rotary", "position_bias"):
-            if getattr(module, field) and field not in fields:
+            if getattr(module, field) and not getattr(made, field, None):
                 raise Invalid(
-                    f"{self.name} has no field {field}, so it would know no positions here; give it"
-                    " one, or other positions, such as learned"
+                    f"{self.name} has no {field}, so it would know no positions here; give it that"
+                    " of the layer, or other positions, such as learned"
                 )
-        given = {
-            name: getattr(module, name)
-            for name, default in fields.items()
-            if name in _GIVEN and getattr(self.value, name) in (default, None)
-        }
-        return self.value.clone(**given, parent=None)
+        return made
 
     def require_fits(
         self, module: MultiHeadAttention, length: int, mask: Callable[[], Mask | None]
@@ -224,32 +230,48 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     Raises:
       Invalid: it is no mechanism, or the arguments do not fit; one line.
     """
-    title = _title(found)
-    makes = inspect.isclass(found)
-    calls = callable(found) and not isinstance(found, (*_BASES, Route))
-    if not makes and not calls and (args or keywords):
+    if (args or keywords) and (_is_made(found) or not callable(found)):
         raise Invalid(f"{type(found).__name__} is made already; leave the arguments out")
-    value: Any = found
     try:
         if args or keywords:
             keywords = _by_name(inspect.signature(found), args, keywords)
+        value: Any = found
+        if inspect.isclass(found):
+            value = _make(found, keywords, MultiHeadAttention(num_heads=2))
+        elif keywords:
             value = functools.partial(found, **keywords)
-        if makes:
-            fields = dataclasses.fields(found) if dataclasses.is_dataclass(found) else ()
-            missing = [f.name for f in fields if f.default is f.default_factory]
-            value = value(**{x: None for x in missing if x in _GIVEN and x not in keywords})
     except Exception as error:  # whatever a user's class raises is said to the user
         raise Invalid(f"it cannot be made of these arguments: {one_line(error)}") from None
     kind = _kind(value)
+    make: Callable[[MultiHeadAttention], nn.Module] | None = None
     if kind == "function":
-        masked = "mask" in inspect.signature(value).parameters
-        _require_call(value, ("q", "k", "v"), ["mask"] * masked)
+        masked = ("mask",) if "mask" in inspect.signature(value).parameters else ()
+        _require_call(value, ("q", "k", "v"), masked)
         if value is not found:
             value.__name__ = found.__name__
     elif kind == "module":
-        _require_call(value, ("query", "key", "value"), ["mask", "deterministic", "decode"])
+        remedy = "; the module of a score inherits ScoreModule, that of a bias BiasModule"
+        keywords_of_call = ("mask", "deterministic", "decode")
+        _require_call(value, ("query", "key", "value"), keywords_of_call, remedy)
+        make = functools.partial(_make, found, keywords)
     name = getattr(found, "__name__", type(found).__name__)
-    return Own(name, kind, value, title)
+    return Own(name, kind, value, _title(found), make=make)
+
+
+def _make(found: Any, keywords: dict[str, Any], layer: MultiHeadAttention) -> Any:
+    """What a class makes for a layer, or another one of a module that is made already.
+
+    A module of attention has the fields of the layer that it has too.
+    """
+    if not inspect.isclass(found):
+        return found.clone(parent=None)
+    if not issubclass(found, nn.Module):
+        return found(**keywords)
+    taken: dict[str, Any] = {}
+    if not issubclass(found, (ScoreModule, BiasModule)):
+        names = {f.name for f in dataclasses.fields(found)} & _GIVEN
+        taken = {name: getattr(layer, name) for name in names}
+    return found(**{**taken, **keywords, "parent": None})
 
 
 def _by_name(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:
@@ -304,36 +326,32 @@ def split_outside_brackets(text: str, mark: str) -> list[str]:
     return parts
 
 
+def _is_made(found: Any) -> bool:
+    """Whether it is a value; a class may have all members of one."""
+    return isinstance(found, tuple(_KINDS)) and not inspect.isclass(found)
+
+
 def _kind(value: Any) -> str:
     """What a mechanism is, of the table above."""
-    if isinstance(value, Score):
-        return "score"
-    if isinstance(value, Mask):
-        return "mask"
-    if isinstance(value, nn.Module):
-        names = list(inspect.signature(value).parameters)
-        if not {"query", "mask", "options"}.isdisjoint(names):
-            return "module"
-        return "bias" if names[:1] == ["num_heads"] else "score"
-    if isinstance(value, Route):
-        return "route"
-    if callable(value) and (inspect.isroutine(value) or isinstance(value, functools.partial)):
+    for base, kind in _KINDS.items():
+        if isinstance(value, base):
+            return kind
+    if inspect.isroutine(value) or isinstance(value, functools.partial):
         return "function"
-    if callable(value) and hasattr(value, "weights"):
-        members = [x for x in vars(Route) if not x.startswith("_")]
-        lacking = ", ".join(x for x in members if not hasattr(value, x))
-        raise Invalid(f"{type(value).__name__} is a route but for {lacking}; inherit routes.Exact")
-    raise Invalid(f"{type(value).__name__} is no attention; give {_KINDS}")
+    raise Invalid(
+        f"{type(value).__name__} is no attention; give a score, a mask, a module of a bias, a route"
+        " (inherit routes.Exact), a function (q, k, v, *, mask) or a module of attention"
+    )
 
 
 def _require_call(
-    found: Callable[..., Any], args: Sequence[str], keywords: Sequence[str] = ()
+    found: Callable[..., Any], args: Sequence[str], keywords: Sequence[str], remedy: str = ""
 ) -> None:
     try:
         inspect.signature(found).bind(*args, **dict.fromkeys(keywords))
     except TypeError as error:
         call = ", ".join([*args, *(f"{name}=" for name in keywords)])
-        raise Invalid(f"it is called with {call}; {error}") from None
+        raise Invalid(f"it is called with {call}; {error}{remedy}") from None
 
 
 @functools.cache
@@ -372,16 +390,12 @@ def _require_neighbors(folder: Path) -> None:
 
 
 def _listed(module: ModuleType) -> str:
-    """The public names of what may be a mechanism, for an error."""
+    """The public names of what a file defines, for an error."""
     names = [
         name
         for name, x in vars(module).items()
         if not name.startswith("_")
-        and (
-            x.__module__ == module.__name__  # not what the file imports
-            if inspect.isfunction(x) or inspect.isclass(x)
-            else isinstance(x, (*_BASES, Route))
-        )
+        and (_is_made(x) or getattr(x, "__module__", None) == module.__name__)
     ]
     return ", ".join(names) or "none that could be an attention"
 

@@ -18,10 +18,18 @@ from attnlab import biases
 from attnlab.core.checks import as_size, require
 from attnlab.modules.conventions import Initializer
 
-__all__ = ["AlibiBias", "RelativePositionBias"]
+__all__ = ["AlibiBias", "BiasModule", "RelativePositionBias"]
 
 
-class AlibiBias(nn.Module):
+class BiasModule(nn.Module):
+    """The base of modules that make a bias of positions: of those here, and of your own.
+
+    It is called as `module(num_heads, num_queries, num_keys, *, causal)`, and returns a value of
+    `attnlab.biases` or an array [N, T, S].
+    """
+
+
+class AlibiBias(BiasModule):
     """`biases.alibi`, −m_n · |j − i|, no parameters: Press, Smith & Lewis 2022, §3."""
 
     def __call__(
@@ -32,7 +40,7 @@ class AlibiBias(nn.Module):
         return biases.alibi(num_heads, num_queries, num_keys)
 
 
-class RelativePositionBias(nn.Module, kw_only=True):
+class RelativePositionBias(BiasModule, kw_only=True):
     """One learned number for each head and bucket of distances: Raffel et al. 2020, §2.1 (T5).
 
     Distances share buckets as `biases.buckets_of_distances` says. T5 shares one table among all

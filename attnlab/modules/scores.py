@@ -23,6 +23,7 @@ __all__ = [
     "CosineScore",
     "GeneralScore",
     "LocationScore",
+    "ScoreModule",
 ]
 
 
@@ -31,7 +32,11 @@ def _normal_over_width(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> ja
     return jax.random.normal(key, shape, dtype) / jnp.sqrt(jnp.asarray(shape[-1], dtype))
 
 
-class CosineScore(nn.Module):
+class ScoreModule(nn.Module):
+    """The base of modules that make a score, `module(q, k)`: of those here, and of your own."""
+
+
+class CosineScore(ScoreModule):
     """`scores.Cosine` with one learned scale a head.
 
     Attributes:
@@ -49,7 +54,7 @@ class CosineScore(nn.Module):
         return scores.Cosine(self.param("scale", init, (q.shape[-2],), self.param_dtype))
 
 
-class GeneralScore(nn.Module):
+class GeneralScore(ScoreModule):
     """`scores.General`, q·W·k (Luong et al. 2015, §3.1).
 
     Attributes:
@@ -67,7 +72,7 @@ class GeneralScore(nn.Module):
         return scores.General(self.param("kernel", self.kernel_init, shape, self.param_dtype))
 
 
-class AdditiveScore(nn.Module):
+class AdditiveScore(ScoreModule):
     """`scores.Additive`, w·tanh(q + k) (Bahdanau et al. 2014, §A.1.2), or its normalized form.
 
     Attributes:
@@ -95,7 +100,7 @@ class AdditiveScore(nn.Module):
         )
 
 
-class ConcatScore(nn.Module):
+class ConcatScore(ScoreModule):
     """`scores.Concat`, w·tanh(W [q; k]) (Luong et al. 2015, §3.1).
 
     Attributes:
@@ -122,7 +127,7 @@ class ConcatScore(nn.Module):
         return scores.Concat(w, half("query_kernel", width), half("key_kernel", k.shape[-1]))
 
 
-class LocationScore(nn.Module):
+class LocationScore(ScoreModule):
     """`scores.Location`, logits W q over positions, no keys (Luong et al. 2015, §3.1).
 
     Attributes:

@@ -20,7 +20,7 @@ from attnlab.core.opaque import opaque, opaque_gradient
 from attnlab.devices.split import by_device
 from attnlab.masks import Mask, Padding, combine
 from attnlab.ops import dropout
-from attnlab.scores import Score
+from attnlab.scores import Additive, Dot, Score
 
 __all__ = [
     "Prepared",
@@ -71,9 +71,7 @@ def prepare(
     if score.max_keys is not None and score.max_keys < layout.num_keys:
         mask = combine(Padding(score.max_keys), mask)
     score = score.split_heads(layout.num_kv_heads, layout.group_size)
-    if not type(score).__module__.startswith("attnlab."):
-        _require_own(score, q, k, precision)
-    score, q, k = score.prepare(q, k, precision=precision)
+    score, q, k = _prepare_positions(score, q, k, precision)
     k = jnp.broadcast_to(k, (*q.shape[:2], *k.shape[2:]))  # location's keys have no batch
     bias = as_bias(bias)
     return Prepared(
@@ -87,8 +85,10 @@ def prepare(
     )
 
 
-def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> None:
-    """Holds a score of a user's own, split into heads, to what an engine asks of it."""
+def _prepare_positions(
+    score: Score, q: jax.Array, k: jax.Array, precision: Any
+) -> tuple[Score, jax.Array, jax.Array]:
+    """`Score.prepare` of a score split into heads; what an engine could not use is refused."""
     name = type(score).__name__
     for path, leaf in jax.tree.leaves_with_path(score):
         require(
@@ -97,36 +97,34 @@ def _require_own(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> No
             f" shape {jnp.shape(leaf)} (name it in _parameters, with its rank where all heads share"
             " it, or make it static: flax.struct.field(pytree_node=False))",
         )
+    lengths = q.shape[-2], k.shape[-2]
+    prepared, q, k = score.prepare(q, k, precision=precision)
+    got = q.shape[-2], k.shape[-2]
+    require(
+        got == lengths,
+        f"{name}.prepare must keep all queries and keys, {lengths[0]} and {lengths[1]}; got"
+        f" {got[0]} and {got[1]}",
+    )
+    if type(prepared).logits not in (Dot.logits, Additive.logits):
+        _require_logits(prepared, q, k, precision)
+    return prepared, q, k
 
-    def probe(score, q, k):
-        made, q, k = score.prepare(q, k, precision=precision)
-        own, inherited = (_definer(type(score), x) for x in ("logits", "prepare"))
-        require(
-            not type(made).__module__.startswith("attnlab.") or issubclass(inherited, own),
-            f"{name}.logits would not be called: the prepare of {inherited.__name__} returns a"
-            f" {type(made).__name__} (say prepare = attnlab.scores.Score.prepare, or define it)",
-        )
-        return made.logits(q, k, precision=precision)
 
+def _require_logits(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> None:
+    """Refuses logits that are not [..., T, S], in float32 at least; traced only."""
     *lead, _, width = q.shape
     few_q = jax.ShapeDtypeStruct((*lead, 2, width), q.dtype)  # not as many as keys
     few_k = jax.ShapeDtypeStruct((*k.shape[:-2], 3, k.shape[-1]), k.dtype)
-    rule = (
-        f"{name} must have prepare(q, k, *, precision=None), which returns (score, q, k), and"
-        " logits(q, k, *, precision=None), at least float32 logits [..., T, S]"
+    logits = jax.eval_shape(
+        lambda score, q, k: score.logits(q, k, precision=precision), score, few_q, few_k
     )
-    try:
-        logits = jax.eval_shape(probe, score, few_q, few_k)
-    except TypeError as error:
-        raise ValueError(f"{rule}; got {error}") from error
     wanted = (*lead, 2, 3)
     fits = logits.shape == wanted and jnp.promote_types(logits.dtype, jnp.float32) == logits.dtype
-    require(fits, f"{rule}; got {logits.dtype} {logits.shape} for {wanted}")
-
-
-def _definer(kind: type, name: str) -> type:
-    """The class that defines a member of another."""
-    return next(base for base in kind.__mro__ if name in vars(base))
+    require(
+        fits,
+        f"{type(score).__name__}.logits must return at least float32 logits [..., T, S]; got"
+        f" {logits.dtype} {logits.shape} for {wanted}",
+    )
 
 
 def over_heads(

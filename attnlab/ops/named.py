@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from typing import Any, TypedDict, TypeVar, Unpack
+
 import jax
 from jax.typing import ArrayLike
 
@@ -11,6 +15,7 @@ from attnlab.ops.attention import Implementation, attention, of_masks
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location
 
 __all__ = [
+    "Options",
     "additive_attention",
     "concat_attention",
     "cosine_attention",
@@ -18,6 +23,19 @@ __all__ = [
     "general_attention",
     "location_attention",
 ]
+
+_Function = TypeVar("_Function", bound=Callable[..., jax.Array])
+
+
+class Options(TypedDict, total=False):
+    """The keywords of `attention`, which says what each of them is."""
+
+    mask: Mask | ArrayLike | None
+    bias: Bias | ArrayLike | None
+    dropout_rate: float
+    dropout_key: jax.Array | None
+    implementation: Implementation
+    precision: jax.lax.PrecisionLike
 
 
 @of_masks
@@ -67,116 +85,6 @@ def dot_product_attention(
 
 
 @of_masks
-def general_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    w: ArrayLike,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    bias: Bias | ArrayLike | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    implementation: Implementation = None,
-    precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
-    """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
-
-    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D] and the matrix w, [Hq, Hk] or [N, Hq, Hk],
-    give the context [*B, T, N, D]. The keywords are those of `attention`.
-
-    Source: Luong et al. 2015, §3.1, "general".
-    """
-    return attention(
-        General(w),
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        implementation=implementation,
-        precision=precision,
-    )
-
-
-@of_masks
-def additive_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    w: ArrayLike,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    bias: Bias | ArrayLike | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    implementation: Implementation = None,
-    precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
-    """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
-
-    Projected q [*B, T, N, hidden] and k [*B, S, K, hidden], v [*B, S, K, D] and the weights w of
-    the hidden units, [hidden] or [N, hidden], give the context [*B, T, N, D]. The keywords are
-    those of `attention`.
-
-    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory. Cost: T·S·hidden tanh
-    evaluations. Source: Bahdanau et al. 2014, §A.1.2.
-    """
-    return attention(
-        Additive(w),
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        implementation=implementation,
-        precision=precision,
-    )
-
-
-@of_masks
-def concat_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    w: ArrayLike,
-    wq: ArrayLike,
-    wk: ArrayLike,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    bias: Bias | ArrayLike | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    implementation: Implementation = None,
-    precision: jax.lax.PrecisionLike = None,
-) -> jax.Array:
-    """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
-
-    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D], the weights w of the hidden units, [hidden]
-    or [N, hidden], and the parts of W that meet the query and the key, wq and wk, [Hq|Hk, hidden]
-    or [N, Hq|Hk, hidden], give the context [*B, T, N, D]. The keywords are those of `attention`.
-
-    Source: Luong et al. 2015, §3.1, "concat".
-    """
-    return attention(
-        Concat(w, wq, wk),
-        q,
-        k,
-        v,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        implementation=implementation,
-        precision=precision,
-    )
-
-
-@of_masks
 def cosine_attention(
     q: jax.Array,
     k: jax.Array,
@@ -210,18 +118,71 @@ def cosine_attention(
     )
 
 
-@of_masks
-def location_attention(
+def _with_keywords(function: _Function) -> _Function:
+    """Decorates what hands **options to `attention`: its signature shows these keywords."""
+    signature = inspect.signature(function)
+    arguments = [x for x in signature.parameters.values() if x.kind is not x.VAR_KEYWORD]
+    parameters = inspect.signature(attention).parameters.values()
+    keywords = [x for x in parameters if x.kind is x.KEYWORD_ONLY]
+    described: Any = function
+    described.__signature__ = signature.replace(parameters=[*arguments, *keywords])
+    return of_masks(function)
+
+
+@_with_keywords
+def general_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
+) -> jax.Array:
+    """Multiplicative attention, logits q W kᵀ: `attention` with `scores.General`.
+
+    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D] and the matrix w, [Hq, Hk] or [N, Hq, Hk],
+    give the context [*B, T, N, D]. The keywords are those of `attention`.
+
+    Source: Luong et al. 2015, §3.1, "general".
+    """
+    return attention(General(w), q, k, v, **options)
+
+
+@_with_keywords
+def additive_attention(
+    q: jax.Array, k: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
+) -> jax.Array:
+    """Additive attention, logits w·tanh(q_i + k_j): `attention` with `scores.Additive`.
+
+    Projected q [*B, T, N, hidden] and k [*B, S, K, hidden], v [*B, S, K, D] and the weights w of
+    the hidden units, [hidden] or [N, hidden], give the context [*B, T, N, D]. The keywords are
+    those of `attention`.
+
+    Neither [T, S, hidden] nor, blockwise, [T, S] is ever in memory. Cost: T·S·hidden tanh
+    evaluations. Source: Bahdanau et al. 2014, §A.1.2.
+    """
+    return attention(Additive(w), q, k, v, **options)
+
+
+@_with_keywords
+def concat_attention(
     q: jax.Array,
+    k: jax.Array,
     v: jax.Array,
     w: ArrayLike,
-    *,
-    mask: Mask | ArrayLike | None = None,
-    bias: Bias | ArrayLike | None = None,
-    dropout_rate: float = 0.0,
-    dropout_key: jax.Array | None = None,
-    implementation: Implementation = None,
-    precision: jax.lax.PrecisionLike = None,
+    wq: ArrayLike,
+    wk: ArrayLike,
+    **options: Unpack[Options],
+) -> jax.Array:
+    """Concat attention, logits w·tanh(W [q; k]), W = [wq; wk]: `attention` with `scores.Concat`.
+
+    q [*B, T, N, Hq], k [*B, S, K, Hk], v [*B, S, K, D], the weights w of the hidden units, [hidden]
+    or [N, hidden], and the parts of W that meet the query and the key, wq and wk, [Hq|Hk, hidden]
+    or [N, Hq|Hk, hidden], give the context [*B, T, N, D]. The keywords are those of `attention`.
+
+    Source: Luong et al. 2015, §3.1, "concat".
+    """
+    return attention(Concat(w, wq, wk), q, k, v, **options)
+
+
+@_with_keywords
+def location_attention(
+    q: jax.Array, v: jax.Array, w: ArrayLike, **options: Unpack[Options]
 ) -> jax.Array:
     """Location attention, logits (q W)_j: `attention` with `scores.Location`, which needs no keys.
 
@@ -230,15 +191,4 @@ def location_attention(
 
     Source: Luong et al. 2015, §3.1, "location".
     """
-    return attention(
-        Location(w),
-        q,
-        v,
-        v,
-        mask=mask,
-        bias=bias,
-        dropout_rate=dropout_rate,
-        dropout_key=dropout_key,
-        implementation=implementation,
-        precision=precision,
-    )
+    return attention(Location(w), q, v, v, **options)

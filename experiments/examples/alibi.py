@@ -8,13 +8,12 @@ the same formula here; the released code picks slopes of two powers (`attnlab.Al
 Cost: that of the attention, and T + S − 1 numbers a head. Nothing is learned.
 """
 
-import flax.linen as nn
 import jax.numpy as jnp
 
-from attnlab import biases
+from attnlab import BiasModule, biases
 
 
-class Alibi(nn.Module):
+class Alibi(BiasModule):
     """Scaled dot product, less a slope times the distance."""
 
     def __call__(self, num_heads, num_queries, num_keys, *, causal=None):

@@ -33,12 +33,12 @@ class Strided(masks.Mask):
     stride: int = flax.struct.field(pytree_node=False, default=2)
     def visible(self, i, j): return (i - j) % self.stride == 0
 
-class Lines(nn.Module):
+class Lines(attnlab.BiasModule):
     @nn.compact
     def __call__(self, num_heads, num_queries, num_keys, *, causal):
         return jnp.zeros((num_heads, num_queries, num_keys))
 
-class Far(nn.Module):
+class Far(attnlab.ScoreModule):
     "A score with a parameter."
     @nn.compact
     def __call__(self, q, k):
@@ -84,6 +84,9 @@ class NoValue(nn.Module):
 
 class NoMask(nn.Module):
     def __call__(self, query, key=None, value=None, *, deterministic=None, decode=False): ...
+
+class Unsaid(nn.Module):
+    def __call__(self, q, k): ...
 
 class Almost:
     def __call__(self, *args, **options): ...
@@ -182,9 +185,10 @@ def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(
     [
         ("", "mine.py:NAME; there are: halved, band, Strided, Lin"),
         ("Nope", "nothing there is called Nope; there are: halved, band, Strided, Lin"),
-        ("number", "int is no attention; give a score, a mask, a module of a bias, a route, a fu"),
+        ("number", "int is no attention; give a score, a mask, a module of a bias, a route (inhe"),
         ("jnp", "module is no attention"),
-        ("Almost", "Almost is a route but for shares_qk, by_position"),
+        ("Almost", "Almost is no attention; give a score, a mask, a module of a bias, a route (in"),
+        ("Unsaid", "the module of a score inherits ScoreModule, that of a bias BiasModule"),
         ("two", "it is called with q, k, v; too many positional arguments"),
         ("NoDecode", "it is called with query, key, value, mask=, deterministic=, decode=; got"),
         ("NoValue", "decode=; too many positional arguments"),
@@ -236,11 +240,11 @@ def test_what_fails_in_a_layer_shows_where(at, capsys):
 
 def test_a_module_without_positions_is_refused_where_attention_has_them(at):
     rotary = TransformerConfig(9, width=6, num_heads=2, positions="rotary")
-    with pytest.raises(Invalid, match="NoPositions has no field rotary, so it would know no posi"):
+    with pytest.raises(Invalid, match="NoPositions has no rotary, so it would know no posi"):
         attentions.pattern(at("NoPositions"), rotary)
     assert attentions.pattern(at("Layer(2)"), rotary)[0].rotary
     alibi = TransformerConfig(9, width=6, num_heads=2, positions="alibi")
-    with pytest.raises(Invalid, match=r"Layer\(2\) has no field position_bias"):
+    with pytest.raises(Invalid, match=r"Layer\(2\) has no position_bias"):
         attentions.pattern(at("Layer(2)"), alibi)
 
 

@@ -47,14 +47,11 @@ class Forgotten(Learned):
         return {}
 
 
-class NoPrecision(Capped):
-    def logits(self, q, k):
-        return super().logits(q, k)
+class Pooled(Learned):
+    """A key for every two."""
 
-
-class NoPrecisionBefore(Learned):
-    def prepare(self, q, k):
-        return self, q, k
+    def prepare(self, q, k, *, precision=None):
+        return self, q, k[..., ::2, :]
 
 
 class Swapped(Learned):
@@ -102,10 +99,9 @@ def test_a_learned_one_gets_its_gradient_in_every_engine():
     ("score", "words"),
     [
         (Forgotten(), r"Forgotten.cap must .*; got shape \(\) \(name it in _parameters.*static"),
-        (NoPrecision(), r"NoPrecision must .*logits\(q, k, \*, precision=None\).*; got .*'prec"),
-        (NoPrecisionBefore(), r"NoPrecisionBefore must have .*; got .*unexpected.*'precision'"),
-        (Swapped(), r"Swapped must have .*logits \[\.\.\., T, S\]; got float32 .* 3, 2\) for"),
-        (Half(), r"Half must have .*; got bfloat16"),
+        (Pooled(), r"Pooled.prepare must keep all queries and keys, \d+ and \d+; got"),
+        (Swapped(), r"Swapped.logits must return .*\[\.\.\., T, S\]; got float32 .* 3, 2\) for"),
+        (Half(), r"Half.logits must return at least float32 logits .*; got bfloat16"),
     ],
     ids=lambda x: type(x).__name__ if isinstance(x, scores.Score) else "",
 )
@@ -114,20 +110,18 @@ def test_what_is_missing_is_named(score, words, call):
         jax.eval_shape(lambda: call(score))
 
 
-class Unasked(scores.Dot):
-    """Says logits, and leaves them to the plain dot product that Dot prepares."""
-
-    def logits(self, q, k, *, precision=None):
-        return -super().logits(q, k, precision=precision)
-
-
-class Below(Capped):
-    """Its logits are those of a class above it, whose prepare it has too."""
-
-
 def test_logits_that_would_not_be_called_are_refused():
-    with pytest.raises(ValueError, match=r"Unasked\.logits would not be called: the prepare of D"):
-        attention(Unasked(), Q, K, V)
+    with pytest.raises(ValueError, match=r"Unasked\.logits would not be called where the prepare"):
+
+        class Unasked(scores.Dot):
+            """Says logits, and leaves them to the plain dot product that Dot prepares."""
+
+            def logits(self, q, k, *, precision=None):
+                return -super().logits(q, k, precision=precision)
+
+    class Below(Capped):
+        """Its logits are those of a class above it, whose prepare it has too."""
+
     np.testing.assert_array_equal(attention(Below(), Q, K, V), attention(Capped(), Q, K, V))
 
 

@@ -22,19 +22,20 @@ from attnlab.ops import one_query
 from attnlab.ops.blockwise.engine import OnlineSoftmax, key_range, visible_logits, whole_blocks
 from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
-from attnlab.scores import Score
+from attnlab.scores import Concat, Cosine, Dot, General, NormalizedAdditive, Score
 
 __all__ = ["attend", "serves"]
 
 _MOST_QUERIES = 8
 _BLOCK = 256  # keys
+# Those that look at one position alone; a user's may want all keys.
+_PREPARED_BY_BLOCK = [x.prepare for x in (Score, Dot, General, Cosine, NormalizedAdditive, Concat)]
 
 
 def serves(call: Call) -> bool:
     """Whether the call has few queries, and keys of which a block can be prepared alone."""
     num_queries, num_keys = call.lengths
-    by_block = type(call.score).prepare.__module__ == Score.__module__  # a user's may want them all
-    by_block &= call.score.max_keys is None
+    by_block = type(call.score).prepare in _PREPARED_BY_BLOCK and call.score.max_keys is None
     fits = num_queries <= _MOST_QUERIES and num_keys > _BLOCK
     return by_block and fits and call.dropout_rate == 0.0 and current() is None
 
