@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -205,173 +206,248 @@ def train(
         ended there did not keep the checkpoints to average; the devices cannot share the model's
         heads, or its positions, evenly.
     """
-    model, objective = task.model, task.objective
-    transformation = optimizer.build(settings.steps)
-    rates = optimizer.learning_rates(settings.steps)
-    example = objective.inputs(next(iter(task.batches)))
-    create = lambda: TrainState.create(  # noqa: E731
-        model, transformation, example, settings.seed, task.start
-    )
-    abstract = jax.eval_shape(create)
-    shardings = parallel.shardings(abstract)
-    train_step = parallel.compile(
-        make_train_step(
-            model,
-            objective,
-            transformation,
-            accumulate=settings.accumulate,
-            streams=task.streams,
-            axis_name=parallel.axis_name,
-        ),
-        donate=True,
-        out=(shardings, parallel.whole),
-    )
-    validation_step = parallel.compile(
-        make_validation_step(model, objective, axis_name=parallel.axis_name)
-    )
-    data = iter(task.batches)
+    session = _Session(task, settings, optimizer, parallel, folder, on_row, say)
     where = folder / CHECKPOINTS
+    with (
+        Checkpoints(where, task.identity, steps=settings.averaged) as checkpoints,
+        StopRequest() as stop,
+    ):
+        session.begin(checkpoints, writes=writes)
+        while not session.is_over():
+            session.do_step(stop)
+        trained = session.result()
+    return dataclasses.replace(trained, stopped_by=stop.signal)
 
-    kept_steps = settings.averaged
-    with Checkpoints(where, task.identity, steps=kept_steps) as checkpoints, StopRequest() as stop:
-        kept = checkpoints.restore_latest(abstract.kept(), shardings.kept(), say)
-        if kept is None:
+
+@dataclasses.dataclass
+class _Session:
+    """A run of a training: its programs and its state, and where its numbers go.
+
+    The fields are arguments of `train`.
+    """
+
+    task: Task[Any]
+    settings: LoopSettings
+    optimizer: OptimizerSettings
+    parallel: Parallel
+    folder: Path
+    on_row: Callable[[dict[str, Any]], None] | None
+    say: Callable[[str], None]
+
+    def __post_init__(self):
+        """Traces the model, and touches no file."""
+        task = self.task
+        settings = self.settings
+        parallel = self.parallel
+        self.rates = self.optimizer.learning_rates(settings.steps)
+        transformation = self.optimizer.build(settings.steps)
+        example = task.objective.inputs(next(iter(task.batches)))
+        self.create = functools.partial(
+            TrainState.create, task.model, transformation, example, settings.seed, task.start
+        )
+        self.abstract = jax.eval_shape(self.create)
+        self.shardings = parallel.shardings(self.abstract)
+        self.train_step = parallel.compile(
+            make_train_step(
+                task.model,
+                task.objective,
+                transformation,
+                accumulate=settings.accumulate,
+                streams=task.streams,
+                axis_name=parallel.axis_name,
+            ),
+            donate=True,
+            out=(self.shardings, parallel.whole),
+        )
+        self.validation_step = parallel.compile(
+            make_validation_step(task.model, task.objective, axis_name=parallel.axis_name)
+        )
+        self.data = iter(task.batches)
+        self.pending: Any = None  # metrics of the last step, not read yet
+        self.stops = False
+
+    def begin(self, checkpoints: Checkpoints, *, writes: bool) -> None:
+        """Takes up the last readable checkpoint, or the parameters to start from."""
+        self.checkpoints = checkpoints
+        kept = checkpoints.restore_latest(self.abstract.kept(), self.shardings.kept(), self.say)
+        if kept is not None:
+            self.step = kept.step
+            self.state = self.parallel.place(self.abstract.replace(**kept.state))
+            self.meter = Meter.from_json(kept.meter)
+            self.data.set_state(kept.data)
+            self.say(f"going on after step {self.step}")
+        else:
+            self.step = 0
+            self.meter = Meter()
             # What another training left to begin with is here already, and belongs in no program.
-            state = parallel.make(create) if task.start is None else parallel.place(create())
-            start, meter = 0, Meter()
+            if self.task.start is None:
+                self.state = self.parallel.make(self.create)
+            else:
+                self.state = self.parallel.place(self.create())
+        self._read_validations()
+        self.curve = MetricsFile(self.folder, after_step=self.step) if writes else None
+        shown = self.task.objective.shown
+        self.progress = Progress(self.settings.steps, self.step, self.meter, shown)
+
+    def is_over(self) -> bool:
+        """Whether no step is left to do."""
+        return self.step >= self.settings.steps or self.stops or self._is_at_plateau()
+
+    def do_step(self, stop: StopRequest) -> None:
+        """A step, and the row, the validation and the checkpoint that are due after it."""
+        batch = self.parallel.split(next(self.data))
+        with _evenly():
+            self.state, metrics = self.train_step(self.state, batch)
+        self._read_pending()  # a step late, so that the device never waits for it
+        self.step += 1
+        self.pending = metrics
+
+        self.stops = stop.asked()
+        is_last = self.step == self.settings.steps
+        logs = is_last or self.step % self.settings.log_every == 0
+        saves = self.stops or self.settings.saves(self.step)
+        if logs or saves:
+            self._read_pending()
+        if logs:
+            self._log()
+        headline = self._validate() if self.settings.validates(self.step) else None
+        if saves:
+            self._save(headline, wait=is_last or self.stops or self._is_at_plateau())
+
+    def result(self) -> Trained:
+        """The parameters that the training ends with, on the host."""
+        self.state = None  # which makes room for the parameters of another step
+        if self.settings.average is None or self.step < self.settings.steps:
+            step, variables, validation = self._best()
         else:
-            start, state = kept.step, parallel.place(abstract.replace(**kept.state))
-            meter = Meter.from_json(kept.meter)
-            data.set_state(kept.data)
-            kept = None  # whose arrays would stay beside those of the training
-            say(f"going on after step {start}")
-        found = {
+            step, variables, validation = self._averaged()
+        return Trained(
+            variables.pop("params"),
+            variables,
+            step,
+            self.step,
+            self.meter.seconds,
+            plateau=self.step if self._is_at_plateau() else None,
+            validation=validation,
+        )
+
+    def _read_validations(self) -> None:
+        """What the curve has of the steps before; the user is told if rows are gone."""
+        self.validations: dict[int, dict[str, float]] = {
             row["step"]: {name: x for name, x in row.items() if name not in ("kind", "step")}
-            for row in read_metrics(folder)
-            if row["kind"] == "validation" and row["step"] <= start and objective.headline in row
+            for row in read_metrics(self.folder)
+            if row["kind"] == "validation"
+            and row["step"] <= self.step
+            and self.task.objective.headline in row
         }
-        lost = [at for at in range(1, start + 1) if settings.validates(at) and at not in found]
-        if lost:
-            say(
-                f"{folder / METRICS}: rows until step {lost[-1]} are gone, {len(lost)} validations"
-                " among them: the curve, its rates and a plateau are judged without them"
+        due = [at for at in range(1, self.step + 1) if self.settings.validates(at)]
+        self.lost = [at for at in due if at not in self.validations]
+        if self.lost:
+            self.say(
+                f"{self.folder / METRICS}: rows until step {self.lost[-1]} are gone,"
+                f" {len(self.lost)} validations among them: the curve, its rates and a plateau are"
+                " judged without them"
             )
-        curve = MetricsFile(folder, after_step=start) if writes else None
-        progress = Progress(settings.steps, start, meter, objective.shown)
 
-        def add_row(kind: str, step: int, row: dict[str, Any]) -> None:
-            row = {"kind": kind, "step": step, **row}
-            if curve is not None:
-                curve.add(row)
-            if on_row is not None:
-                on_row(row)
+    def _is_at_plateau(self) -> bool:
+        if self.settings.plateau is None:
+            return False
+        headline = self.task.objective.headline
+        losses = {at: means[headline] for at, means in self.validations.items()}
+        return is_plateau(losses, self.settings.plateau)
 
-        def read(step: int, pending: Any) -> None:
-            metrics = parallel.read(pending)
-            require_finite(step, metrics)
-            meter.add(metrics)
-            if line := progress.stepped(step):
-                say(line)
+    def _read_pending(self) -> None:
+        if self.pending is None:
+            return
+        metrics = self.parallel.read(self.pending)
+        self.pending = None
+        require_finite(self.step, metrics)
+        self.meter.add(metrics)
+        if line := self.progress.stepped(self.step):
+            self.say(line)
 
-        def save(step: int, validation: float | None, *, wait: bool) -> None:
-            meter.seconds = progress.seconds()
-            with progress.beside():
-                checkpoints.save(
-                    step,
-                    parallel.gather(state).kept(),
-                    data=data.get_state(),
-                    meter=meter.to_json(),
-                    validation=validation,
-                    wait=wait,
-                )
+    def _log(self) -> None:
+        row = self.meter.row(self.task.objective) | {
+            "learning_rate": float(self.rates(self.step - 1))
+        }
+        row |= self.progress.rates(self.step, int(row["tokens"]))
+        self._add_row("training", row)
+        self.say(self.progress.line(self.step, row))
 
-        def validated(variables: Any) -> dict[str, float]:
-            sums = Meter()
-            with progress.beside(), _evenly():
-                for batch in task.validation():
-                    sums.add(parallel.read(validation_step(variables, parallel.split(batch))))
-                watched = task.watch(parallel.read(variables)) if task.watch else {}
-            return sums.means(objective) | watched
+    def _add_row(self, kind: str, row: dict[str, Any]) -> None:
+        row = {"kind": kind, "step": self.step, **row}
+        if self.curve is not None:
+            self.curve.add(row)
+        if self.on_row is not None:
+            self.on_row(row)
 
-        def restored(step: int) -> dict[str, Any]:
-            """What the model is applied with after a step, on the host."""
-            # On the devices it is divided as in the training.
-            state = checkpoints.restore(abstract.kept(), shardings.kept(), step).state
-            return on_host({"params": state["params"], **state.get("collections", {})})
+    def _validate(self) -> float:
+        """The headline metric of a validation, which gets a row."""
+        means = self._means(self.state.variables)
+        self.validations[self.step] = means
+        self._add_row("validation", means)
+        self.say(self.progress.validation_line(self.step, means))
+        return means[self.task.objective.headline]
 
-        def ended() -> bool:
-            """Whether the training has come to its plateau."""
-            if settings.plateau is None:
-                return False
-            losses = {at: means[objective.headline] for at, means in found.items()}
-            return is_plateau(losses, settings.plateau)
+    def _means(self, variables: Any) -> dict[str, float]:
+        """The means over the validation, and what is watched."""
+        sums = Meter()
+        with self.progress.beside(), _evenly():
+            for batch in self.task.validation():
+                metrics = self.validation_step(variables, self.parallel.split(batch))
+                sums.add(self.parallel.read(metrics))
+            watch = self.task.watch
+            watched = {} if watch is None else watch(self.parallel.read(variables))
+        return sums.means(self.task.objective) | watched
 
-        step, pending = start, None
-        stops = False
-        while step < settings.steps and not stops and not ended():
-            batch = parallel.split(next(data))
-            with _evenly():
-                state, metrics = train_step(state, batch)
-            if pending is not None:  # read a step late, so that the device never waits for it
-                read(step, pending)
-            step, pending = step + 1, metrics
+    def _save(self, headline: float | None, *, wait: bool) -> None:
+        self.meter.seconds = self.progress.seconds()
+        with self.progress.beside():
+            self.checkpoints.save(
+                self.step,
+                self.parallel.gather(self.state).kept(),
+                data=self.data.get_state(),
+                meter=self.meter.to_json(),
+                validation=headline,
+                wait=wait,
+            )
 
-            last, stops = step == settings.steps, stop.asked()
-            logs = last or step % settings.log_every == 0
-            validates, saves = settings.validates(step), stops or settings.saves(step)
-            if logs or saves:
-                read(step, pending)
-                pending = None
-            if logs:
-                row = meter.row(objective) | {"learning_rate": float(rates(step - 1))}
-                row |= progress.rates(step, int(row["tokens"]))
-                add_row("training", step, row)
-                say(progress.line(step, row))
-            headline = None
-            if validates:
-                means = found[step] = validated(state.variables)
-                headline = means[objective.headline]
-                add_row("validation", step, means)
-                say(progress.validation_line(step, means))
-            if saves:
-                save(step, headline, wait=last or stops or ended())
+    def _restore(self, step: int) -> dict[str, Any]:
+        """What the model is applied with after a step, on the host."""
+        # On the devices it is divided as in the training.
+        kept = self.checkpoints.restore(self.abstract.kept(), self.shardings.kept(), step)
+        collections = kept.state.get("collections", {})
+        return on_host({"params": kept.state["params"], **collections})
 
-        state = None  # which makes room for the parameters of another step
-        if settings.average is None or step < settings.steps:
-            best = checkpoints.best_step
-            assert best is not None  # the loop ends with a checkpoint
-            try:
-                variables = restored(best)
-            except Invalid as error:
-                remedy = "delete its folder, and the best of the others is taken"
-                raise Invalid(f"{error}; {remedy}") from error
-            validation = found.get(best, {})
-            if best in lost:
-                validation = validated(parallel.place(variables))
-        else:
-            best = step
-            if missing := [
-                str(earlier) for earlier in kept_steps if earlier not in checkpoints.steps
-            ]:
-                raise Invalid(
-                    f"{where}: the mean of the last {settings.average} checkpoints needs those of "
-                    f"step {', '.join(missing)}, which were not kept; train in another folder"
-                )
-            mean = _mean(restored(earlier)["params"] for earlier in kept_steps)
-            variables = {**restored(step), "params": mean}
-            validation = validated(parallel.place(variables))
-            line = progress.validation_line(step, validation)
-            say(f"{line}  mean of {settings.average} checkpoints")
-    return Trained(
-        variables.pop("params"),
-        variables,
-        best,
-        step,
-        meter.seconds,
-        stop.signal,
-        step if ended() else None,
-        validation,
-    )
+    def _best(self) -> tuple[int, dict[str, Any], dict[str, float]]:
+        """The step of the best checkpoint, its variables and its validation."""
+        step = self.checkpoints.best_step
+        assert step is not None  # the loop ends with a checkpoint
+        try:
+            variables = self._restore(step)
+        except Invalid as error:
+            remedy = "delete its folder, and the best of the others is taken"
+            raise Invalid(f"{error}; {remedy}") from error
+        if step in self.lost:
+            return step, variables, self._means(self.parallel.place(variables))
+        return step, variables, self.validations.get(step, {})
+
+    def _averaged(self) -> tuple[int, dict[str, Any], dict[str, float]]:
+        """The last step, its variables with the mean of the last parameters, and a validation."""
+        steps = self.settings.averaged
+        missing = [str(step) for step in steps if step not in self.checkpoints.steps]
+        if missing:
+            raise Invalid(
+                f"{self.folder / CHECKPOINTS}: the mean of the last {self.settings.average}"
+                f" checkpoints needs those of step {', '.join(missing)}, which were not kept; train"
+                " in another folder"
+            )
+        mean = _mean(self._restore(step)["params"] for step in steps)
+        variables = {**self._restore(self.step), "params": mean}
+        validation = self._means(self.parallel.place(variables))
+        line = self.progress.validation_line(self.step, validation)
+        self.say(f"{line}  mean of {self.settings.average} checkpoints")
+        return self.step, variables, validation
 
 
 def _mean(trees: Iterable[Any]) -> Any:
