@@ -261,17 +261,23 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
 def _make(found: Any, keywords: dict[str, Any], layer: MultiHeadAttention) -> Any:
     """What a class makes for a layer, or another one of a module that is made already.
 
-    A module of attention has the fields of the layer that it has too.
+    A module of attention has the fields of the layer that it has too; one that is made already
+    keeps those that are not their defaults.
     """
-    if not inspect.isclass(found):
-        return found.clone(parent=None)
-    if not issubclass(found, nn.Module):
-        return found(**keywords)
+    makes = inspect.isclass(found)
+    kind = found if makes else type(found)
     taken: dict[str, Any] = {}
-    if not issubclass(found, (ScoreModule, BiasModule)):
-        names = {f.name for f in dataclasses.fields(found)} & _GIVEN
-        taken = {name: getattr(layer, name) for name in names}
-    return found(**{**taken, **keywords, "parent": None})
+    if issubclass(kind, nn.Module) and not issubclass(kind, (ScoreModule, BiasModule)):
+        taken = {
+            field.name: getattr(layer, field.name)
+            for field in dataclasses.fields(kind)
+            if field.name in _GIVEN and (makes or getattr(found, field.name) == field.default)
+        }
+    if not makes:
+        return found.clone(**taken, parent=None)
+    if issubclass(kind, nn.Module):
+        taken["parent"] = None
+    return found(**{**taken, **keywords})
 
 
 def _by_name(signature: inspect.Signature, args: Any, keywords: Any) -> dict[str, Any]:

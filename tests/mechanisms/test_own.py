@@ -160,12 +160,14 @@ def test_arguments_reach_what_is_made(at):
         assert own.load(at(name)).value.keywords == {keyword: 2.0}
     assert isinstance(own.load(at("halved")).value, Score)
     # The surroundings say what the user does not.
-    module = MultiHeadAttention(2, out_features=6, parent=None)
+    module = MultiHeadAttention(2, out_features=6, dropout_rate=0.3, parent=None)
     for name, fields in (("made", (5, 7)), ("Layer", (2, 1)), ("Layer(4, size=3)", (4, 3))):
         made = own.load(at(name)).in_place_of(module)
         assert (made.num_heads, made.size) == fields
     lsh = own.load("attnlab.modules.multi_head:MultiHeadAttention(3)").in_place_of(module)
     assert (lsh.num_heads, lsh.out_features) == (3, 6)
+    sampled = own.load(at("sampled")).in_place_of(module)
+    assert (sampled.num_heads, sampled.dropout_rate) == (2, 0.3)
 
 
 def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(at):
