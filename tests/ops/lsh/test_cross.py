@@ -259,7 +259,7 @@ def test_work_and_memory_grow_with_the_lengths_and_no_faster():
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"options": PAPER}, ValueError, "class LSHOptions; got Published"),
+        ({"options": PAPER}, ValueError, "class LSHOptions; got an instance of Published"),
         ({"v": 1}, ValueError, "k and v must have equal"),
         ({"k": 0}, ValueError, "k and v must have equal"),
         ({"q_buckets": 2}, ValueError, "q_buckets must be .*rounds"),

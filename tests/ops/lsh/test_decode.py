@@ -268,7 +268,9 @@ def test_a_window_longer_than_the_cache_keeps_no_more_than_the_cache():
 
 def test_what_cannot_be_decoded_is_refused():
     shape = 1, LENGTH, 2, 5
-    with pytest.raises(ValueError, match=r"class LSHOptions; got Published.*parallel forward"):
+    with pytest.raises(
+        ValueError, match=r"class LSHOptions; got an instance of Published.*parallel forward"
+    ):
         empty_state(shape, num_hashes=1, num_buckets=2, options=PAPER)
     with pytest.raises(
         ValueError, match=r"32-bit sort key: at length 23 at most .* got num_buckets=4294967295"

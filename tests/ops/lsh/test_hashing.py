@@ -296,7 +296,10 @@ def test_running_center_is_the_mean_so_far():
             "rotations must be .*; got 'a'",
         ),
         (lambda: hashing.hash_buckets(None, rotations(8)), "x must be an array .*; got None"),
-        (lambda: routes.LSH(options="trax"), "options must be of the class LSHOptions; got 'trax'"),
+        (
+            lambda: routes.LSH(options="trax"),
+            "options must be of the class LSHOptions or Published; got 'trax'",
+        ),
         (lambda: hashing.hash_buckets(activations()[..., :5], rotations(8)), "width 11.*got"),
         (lambda: hashing.hash_buckets(activations()[:, :, :2], rotations(8)), "3 heads.*got"),
         (

@@ -10,7 +10,7 @@ from attnlab.ops.lsh.order import Geometry, sort_rounds
 
 def test_sorts_are_not_stable():
     """XLA would give a stable one a second operand, to tell equal keys apart: there are none."""
-    geometry = Geometry(8, 1, 0, None, True, True, False, True)
+    geometry = Geometry(8, 1, 0, 8, True, True)
     buckets, valid = jnp.zeros((1, 2, 3, 16), jnp.int32), jnp.ones((1, 16), bool)
     traced = jax.make_jaxpr(lambda *x: sort_rounds(*x, geometry))
     text = str(traced(buckets, valid, jnp.zeros((1, 16), jnp.int32)))
@@ -20,7 +20,7 @@ def test_sorts_are_not_stable():
 
 def test_padding_stands_last_and_sees_nothing():
     """Not even other padding, whose values may be anything."""
-    geometry = Geometry(4, 1, 0, 4, True, True, False, True)
+    geometry = Geometry(4, 1, 0, 4, True, True)
     valid = jnp.arange(12)[None] % 3 > 0
     order = sort_rounds(jnp.zeros((1, 1, 2, 12), jnp.int32), valid, None, geometry)
     assert set(order.token[0, 0, 8:].tolist()) == {0, 3, 6, 9}
@@ -29,7 +29,7 @@ def test_padding_stands_last_and_sees_nothing():
 
 def test_a_window_shows_as_many_slots_on_both_sides():
     """In one bucket, where slots are positions; a query of its own stands behind its key."""
-    geometry = Geometry(4, 1, 1, 2, False, True, False, True)
+    geometry = Geometry(4, 1, 1, 2, False, True)
     everyone, positions = jnp.ones((1, 12), bool), jnp.arange(12)
     one_bucket = jnp.zeros((1, 1, 1, 12), jnp.int32)
     shared = sort_rounds(one_bucket, None, None, geometry)
