@@ -1,7 +1,6 @@
 """The part profile: small real programs, and the command line as a user has it."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,16 @@ import pytest
 from attnlab.bench import inputs, mechanisms
 from attnlab.bench.case import PASSES, Case
 from attnlab.runs.errors import Invalid
-from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar
 from attnlab.runs.rows import Where
 from experiments.inspect_lsh import __main__ as inspect_lsh
 from experiments.inspect_lsh import figures, report
 from experiments.inspect_lsh import profile as profile_module
 from experiments.inspect_lsh.profile import STAGES, Profile, num_buckets_of, profile
-from experiments.inspect_lsh.settings import PARTS, Settings
+from experiments.inspect_lsh.settings import Settings
 from experiments.inspect_lsh.trace import Span
 from tests.experiments.tiny import rows_of
 
-RESULTS = Path(__file__).parents[3] / "experiments" / "results" / "cpu"
 SMALL = (
     "--parts=profile --num_heads=2 --head_dim=8 --num_hashes=2 --chunk_size=4 --repeats=2".split()
 )
@@ -168,12 +165,3 @@ def test_figure_has_a_bar_a_length_and_its_shares():
     assert set(figures.draw([made_up(64, status="failed", stages={})], Settings()).values()) == {
         None
     }
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_the_kept_report_is_that_of_its_rows(part, monkeypatch):
-    folder = Folder.kept("inspect_lsh", RESULTS / f"inspect_lsh_{part}")
-    monkeypatch.setattr(inspect_lsh.loop, "run", lambda job, *_, **__: reports.append(job.report()))
-    reports = []
-    inspect_lsh.run(Settings.from_json(folder.settings), folder)
-    assert reports[0].markdown == (folder.path / "report.md").read_text()
