@@ -2,11 +2,11 @@
 
     python -m tests.experiments.reporting FOLDER…
 
-writes the texts of kept runs again, such as report.md; no row is measured and no figure is drawn.
+writes the texts that kept runs have, such as report.md, again; no row is measured.
 """
 
 import contextlib
-import importlib
+import importlib.util
 import json
 import re
 import sys
@@ -28,7 +28,9 @@ from experiments.compare_lengths import run as compare_lengths
 from experiments.inspect_lsh import model, profile
 from experiments.tables import __main__ as tables
 from experiments.translate import report as translate_report
+from tests.experiments.figures import describe
 
+FIGURES = "figures.txt"  # of runs that are kept for tests alone
 WHERE = re.compile(r"## Where\n\n    launch/local (\w+)[^\n]*\n\n\| +\| +where \|\n")
 
 
@@ -106,6 +108,7 @@ def _report_of_run(
             here = {"devices": 1, "cpus": 1, "platform": "cpu", "versions": {}, "untested": []}
             runner = SimpleNamespace(environment={**here, **there})
             patch.setattr(compare_lengths, "Runner", lambda **_: contextlib.nullcontext(runner))
+            patch.setattr(importlib.util, "find_spec", lambda name: None)  # no peer is needed
         case "check":
             patch.setattr(check, "_figure", lambda name: _figure_there(folder.path, name))
         case "inspect_lsh":
@@ -128,11 +131,12 @@ def _figure_there(folder: Path, name: str) -> Any:
 
 
 def texts_of(report: loop.Report) -> dict[str, str]:
-    """The texts that a run writes, by the names of their files."""
-    return {REPORT: report.markdown, **report.files}
+    """The texts of a run by the names of their files, with what its figures show."""
+    return {REPORT: report.markdown, **report.files, FIGURES: describe(report.figures)}
 
 
 if __name__ == "__main__":
     for folder in map(Path, sys.argv[1:]):
         for name, text in texts_of(report_again(folder)).items():
-            (folder / name).write_text(text, encoding="utf-8")
+            if (folder / name).exists():
+                (folder / name).write_text(text, encoding="utf-8")

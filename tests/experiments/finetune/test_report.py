@@ -1,7 +1,5 @@
 """What the gaps of a report decide, and what nothing can."""
 
-import random
-
 import pytest
 
 from attnlab.studies.study import Cell, Row
@@ -53,26 +51,3 @@ def test_scores_of_what_the_parameters_were_chosen_by_are_said_to_be():
         )
 
     assert said() and said(test_file="b") and not said(test_file="c")
-
-
-def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():
-    rows = rows_of(tuned=(0.75, 0.8, 0.78), scratch=(0.65, 0.68, 0.67))
-    (axes,) = experiment.scores_figure(rows, "f1").axes
-    lines = axes.get_lines()
-    assert [len(line.get_xdata()) for line in lines] == [3, 2, 3, 2, 2]
-    assert list(lines[-1].get_xdata()) == list(lines[-2].get_xdata())  # dashed: from scratch
-
-
-def test_equal_models_are_seldom_told_apart():
-    rng = random.Random(0)
-
-    def drawn():
-        return [0.5 + rng.gauss(0, 0.02) for _ in range(3)]
-
-    tables = [
-        "\n".join(
-            experiment.gap_sections(rows_of(a=drawn(), b=drawn(), c=drawn(), d=drawn()), "f1")
-        )
-        for _ in range(300)
-    ]
-    assert sum(" decided |" in x for x in tables) < 20  # 5 % of any

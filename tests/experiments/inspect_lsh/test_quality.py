@@ -12,7 +12,6 @@ from attnlab.bench import inputs
 from attnlab.ops.lsh import LSHOptions, hash_quality
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.runs.report import SoFar
 from experiments.inspect_lsh import __main__ as inspect_lsh
 from experiments.inspect_lsh import beside, figures, report
 from experiments.inspect_lsh import model as byte_model
@@ -229,20 +228,6 @@ def test_the_fewest_rounds_that_are_enough():
     found = rounds_needed(rows, 0.9)
     assert found is not None and found.num_hashes == 4
     assert rounds_needed(rows, 0.96) is None
-
-
-def test_the_answer_is_computed_from_the_rows():
-    some = [row(num_hashes=n, mass=mass) for n, mass in ((1, 0.3), (4, 0.9), (8, 0.95))]
-    cheaper = row(dataclasses.replace(BASE, chunk_size=16), num_hashes=1, mass=0.93)
-    for rows, rounds, mass in (([*some, cheaper], "4", 90), (some[:1], "more than 1", 30)):
-        [said] = report.answers(rows, SMALL)
-        assert said == (
-            f"Rounds for 90% of the attention mass: {rounds}, which captured {mass:.1f}%."
-        )
-    text = report.markdown(SoFar([*some, cheaper]), SMALL)
-    lines = [[cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()]
-    assert ["4", "64", "90.0%", "80.0%", "0.250"] in lines  # the base: rounds, keys, mass, worst
-    assert ["1", "32", "93.0%", "83.0%", "0.250"] in lines
 
 
 @pytest.mark.slow

@@ -109,13 +109,6 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     assert "&& \\\n" in (folder / "report.md").read_text()
 
 
-def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
-    table = TABLES["luong6"]
-    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in table.rows}
-    found = table.verdicts({row: "0.3" for row in scores}, scores)
-    assert found["local-m (general)"].startswith("not comparable: ")
-
-
 def test_a_row_that_collapsed_is_not_judged_nor_what_is_compared_with_it():
     table = TABLES["luong6"]
     base, _, other = table.rows
@@ -142,18 +135,6 @@ def test_a_row_that_was_to_come_to_its_plateau_and_did_not_is_not_judged():
     found = {base: [ended] * 3, big: [ended, cut, ended]}
     assert table.verdicts(paper, found)[big] == "not comparable: still learning after all steps"
     assert table.verdicts(paper, found | {big: [ended] * 3})[big] == "no difference here"
-
-
-def test_a_row_that_the_paper_does_not_have_shows_our_gap_without_a_verdict():
-    table = TABLES["vaswani2"]
-    base, big, without = table.rows
-    scores = {base: (20.0, 20.2), big: (21.0, 21.2), without: (19.0, 19.2)}
-    found = {row: [{"BLEU": x} for x in some] for row, some in scores.items()}
-    paper = table.paper(report.published(["vaswani2"])["vaswani2"])
-    columns = table.columns(paper, found)
-    assert columns["paper's gap"] == {big: "+1.1"}
-    assert columns["our gap"] == {big: "+1.0 ± 0.6", without: "-1.0 ± 0.6"}
-    assert table.verdicts(paper, found)[without] == "(the paper has none)"
 
 
 DRAWN = [name for name, table in TABLES.items() if not isinstance(table, WordedTable)]
