@@ -150,23 +150,6 @@ def test_a_figure_has_room_for_the_names_of_its_rows(name, tmp_path):
         table.figure(paper, found).savefig(tmp_path / "figure.svg")
 
 
-def test_a_ladder_compares_each_row_with_the_one_above():
-    table = TABLES["luong1"]
-    first, second, third, *_ = table.rows
-    found = {
-        row: [{"BLEU": score + x} for x in (-0.2, 0.0, 0.2)]
-        for row, score in ((first, 10.0), (second, 12.0), (third, 12.1))
-    }
-    paper = {first: "11.3", second: "12.6", third: "14.0"}
-    judged = table.verdicts(paper, found)
-    assert judged[first] == "(base)" and judged[second] == "reproduced"
-    assert judged[third] == "undecided: 9 seeds would decide it"
-    assert "from the row above" in table.remarks(paper, found)[0]
-    (axes,) = table.figure(paper, found).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [second, third]
-    assert axes.get_xlabel() == "BLEU, gap from the row above in the table"
-
-
 FLAGS = ("--steps=2", "--validate_every=2", "--log_every=2", "--devices=1")
 SMALL = TrainedTable(
     "Small",
