@@ -144,20 +144,16 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
     assert found[want[0]].other_seconds is None
-    report = (folder.path / "report.md").read_text()
-    assert "dot, n = 1024, forward: 20.0 ms, the other time 800 ms" in report
-    assert "0.5 to 9.0" in report and "cores: lsh-4, n = 1024, forward (9.0)." in report
     assert "busy machine" not in out and [row.busy for row in found.values()].count(True) == 1
-    assert "rows of several runs" not in report
-    assert "10 of 10 cases and peaks measured" in out and "keras" not in report
-    # A resumed run repeats nothing twice, and says that it mixes times.
+    assert "10 of 10 cases and peaks measured" in out
+    assert "keras" not in (folder.path / "report.md").read_text()
+    # A resumed run repeats nothing twice.
     lost = dataclasses.replace(found[want[5]], status="failed", seconds=())
     folder.append(
         dataclasses.asdict(lost) | {"begun": "2026-10-01", "time": "2026-10-02", "environment": {}}
     )
     status, log, folder = run(tmp_path, monkeypatch, busy, resume=folder.path)
     assert status == 0 and [entry for entry in log if entry != "fresh"] == [(want[5], True)]
-    assert "rows of several runs" in (folder.path / "report.md").read_text()
 
 
 def test_a_case_that_is_lost_the_second_time_says_why():

@@ -95,9 +95,6 @@ def test_the_folder_has_what_the_documentation_says(finished):
     assert 0 <= result["scores"]["exact match"] <= 1 and 0 <= result["scores"]["AER"] <= 1
     assert len(drawn["details"]["alignments"]) == 1 and drawn["scores"] == {}
     assert result["flags"]["log_every"] == 2 and "sacrebleu" in result["environment"]["versions"]
-    written = (folder / "report.md").read_text()
-    for text in ("**exact match: ", " AER |", "(curve.svg)", "(alignment_rnn_search.svg)"):
-        assert text in written
 
 
 @pytest.mark.slow
