@@ -1,6 +1,4 @@
-"""What the gaps of a report decide, and what nothing can."""
-
-import pytest
+"""Which models are compared, and what is said of their scores; `test_reports` has the verdicts."""
 
 from attnlab.studies.study import Cell, Row
 from experiments.finetune import __main__ as experiment
@@ -14,26 +12,6 @@ def rows_of(seeds=None, **models):
         for name, scores in models.items()
         for i, x in enumerate(scores)
     ]
-
-
-@pytest.mark.parametrize(
-    ("scores", "gap", "said"),
-    [
-        ((0.75, 0.8, 0.78), "+11.0 ± 2.5 points", "decided"),
-        ((0.55, 0.57, 0.57), "-10.3 ± 1.4 points", "decided"),
-        (
-            (0.65, 0.75, 0.61),
-            "+0.3 ± 16.2 points",
-            "undecided: 1,000 or more seeds would decide it",
-        ),
-        ((0.65, 0.68, 0.67), "+0.0 ± 0.0 points", "tie"),
-        ((0.6501, 0.6801), "+0.0 points", "undecided: 3 seeds would decide it"),
-    ],
-)
-def test_a_gap_of_the_same_seeds_decides(scores, gap, said):
-    *_, table = experiment.gap_sections(rows_of(tuned=scores, scratch=(0.65, 0.68, 0.67)), "f1")
-    line = [x.strip() for x in table.splitlines()[2].strip("|").split("|")]
-    assert line == ["tuned − scratch", str(len(scores)), gap, said]
 
 
 def test_models_without_a_seed_in_common_are_not_compared():

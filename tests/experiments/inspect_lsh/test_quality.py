@@ -1,4 +1,4 @@
-"""The part quality: plan, a small run from end to end, report and refusals."""
+"""The part quality: plan, a small run from end to end, and refusals."""
 
 import dataclasses
 import signal

@@ -1,4 +1,4 @@
-"""The answer, computed from rows, and the tables and figures around it."""
+"""The answer: what the rows of LSH and of exact attention decide."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The experiment on length: settings, a small run from end to end, the report and its answer."""
+"""The experiment on length: settings, its measure, a small run from end to end."""
 
 import json
 import shlex
@@ -9,7 +9,6 @@ import pytest
 from attnlab.data.tasks import Copy, Reversal
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.studies.study import Cell, Row
 from experiments.length_effect import __main__ as experiment
 from experiments.length_effect.__main__ import symbols_right
 from experiments.length_effect.settings import MODELS, Settings
@@ -24,18 +23,6 @@ SMALL = {
     "batch_size": 6,
     "validate_every": 2,
 }
-
-
-def row(model, length, share):
-    scores = {"words right": share, "symbols right": (1 + share) / 2}
-    return Row(Cell({"model": model}, 0), str(length), scores, 12_345, 500, 90.0)
-
-
-ROWS = [
-    row(model, length, share)
-    for model, shares in {"rnn_encdec": (1.0, 0.5, 0.95), "rnn_search": (1.0, 1.0, 0.9)}.items()
-    for length, share in zip((5, 10, 15), shares, strict=True)
-]
 
 
 @pytest.mark.parametrize(
