@@ -1,14 +1,11 @@
-"""`compare_peers` is a preset of `compare_lengths`: its cases, and the report of kept rows."""
+"""`compare_peers` is a preset of `compare_lengths`: its cases, and what it says without peers."""
 
 import importlib.util
-from pathlib import Path
 
 from attnlab.bench.case import ACCURACY
 from experiments.compare_peers import __main__ as compare_peers
 from experiments.compare_peers.settings import ROWS, Settings
 from tests.experiments import tiny
-
-KEPT = Path(__file__).resolve().parents[3] / "experiments/results/cpu/compare_peers_xeon"
 
 
 def test_a_row_is_flags_of_compare_lengths():
