@@ -1,8 +1,9 @@
 """A kept run is reported again from its rows, as `--resume` of a finished run does.
 
-    python -m tests.experiments.reporting FOLDER…
+    python -m tests.experiments.reporting [NAME] FOLDER…
 
-writes the texts that kept runs have, such as report.md, again; no row is measured.
+writes report.md, and the other texts that the folders have, again; no row is measured. NAME is the
+experiment of folders that have no report yet.
 """
 
 import contextlib
@@ -34,21 +35,22 @@ FIGURES = "figures.txt"  # of runs that are kept for tests alone
 WHERE = re.compile(r"## Where\n\n    launch/local (\w+)[^\n]*\n\n\| +\| +where \|\n")
 
 
-def report_again(folder: Path) -> loop.Report:
-    """The report of a kept run from its rows and its settings alone.
+def experiment_of(folder: Path) -> str:
+    """The name of the experiment that a report is of."""
+    (name,) = WHERE.findall((folder / REPORT).read_text())
+    return name
+
+
+def report_again(name: str, folder: Path) -> loop.Report:
+    """The report of an experiment from the rows and the settings of a folder alone.
 
     Its data, its machine and its compilers need not be here, and nothing is written.
     """
-    (name,) = WHERE.findall((folder / REPORT).read_text())
-    return report_of(name, folder)
-
-
-def report_of(name: str, folder: Path) -> loop.Report:
-    """The report of the rows in a folder, as the experiment of that name makes it."""
     program = importlib.import_module(f"experiments.{name}.__main__")
     settings_class = importlib.import_module(f"experiments.{name}.settings").Settings
     rows = [json.loads(line) for line in (folder / ROWS).read_text().splitlines()]
     with pytest.MonkeyPatch.context() as patch:
+        # What is checked before a run, and what it says of this machine, is of no interest.
         patch.setattr(settings_class, "__post_init__", lambda self: None)
         patch.setattr(own, "digests", lambda *_: {})
         patch.setattr(Folder, "claim", lambda self: None)
@@ -65,8 +67,8 @@ def report_of(name: str, folder: Path) -> loop.Report:
 def study_of(program: ModuleType) -> type[Study[Any, Any]] | None:
     """The study of an experiment that trains."""
     classes = [one for one in vars(program).values() if isinstance(one, type)]
-    studies = [one for one in classes if issubclass(one, Study) and one is not Study]
-    return studies[0] if studies else None
+    found = [one for one in classes if issubclass(one, Study) and one is not Study]
+    return found[0] if found else None
 
 
 def _report_of_study(
@@ -130,13 +132,24 @@ def _figure_there(folder: Path, name: str) -> Any:
     return "drawn" if (folder / f"{check._file(name)}.svg").exists() else None
 
 
-def texts_of(report: loop.Report) -> dict[str, str]:
-    """The texts of a run by the names of their files, with what its figures show."""
-    return {REPORT: report.markdown, **report.files, FIGURES: describe(report.figures)}
+def texts_of(report: loop.Report, folder: Path) -> dict[str, str]:
+    """The report, and the other texts that its folder has, by the names of their files."""
+    texts = {REPORT: report.markdown}
+    texts |= {name: text for name, text in report.files.items() if (folder / name).exists()}
+    if (folder / FIGURES).exists():
+        texts[FIGURES] = describe(report.figures)
+    return texts
+
+
+def main(words: Sequence[str]) -> None:
+    """Writes the texts of folders again."""
+    folders = [Path(word) for word in words if Path(word).is_dir()]
+    named = [word for word in words if not Path(word).is_dir()]
+    for folder in folders:
+        report = report_again(named[0] if named else experiment_of(folder), folder)
+        for name, text in texts_of(report, folder).items():
+            (folder / name).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    for folder in map(Path, sys.argv[1:]):
-        for name, text in texts_of(report_again(folder)).items():
-            if (folder / name).exists():
-                (folder / name).write_text(text, encoding="utf-8")
+    main(sys.argv[1:])

@@ -12,7 +12,7 @@ import pytest
 
 import experiments
 from attnlab.runs.folder import REPORT
-from tests.experiments.reporting import report_again, texts_of
+from tests.experiments.reporting import experiment_of, report_again, texts_of
 
 RESULTS = Path(experiments.__file__).parent / "results"
 ODD = Path(__file__).parent / "reports"
@@ -27,10 +27,9 @@ FIGURE = re.compile(r"^!\[.*\]\((.*)\.svg\)$", re.MULTILINE)
     ids=lambda x: "/".join(x.parts[-2:]),
 )
 def test_a_kept_report_is_that_of_its_rows(folder):
-    again = report_again(folder)
-    for name, text in texts_of(again).items():
-        if (folder / name).exists():
-            assert text == (folder / name).read_bytes().decode(), f"{folder / name}"
+    again = report_again(experiment_of(folder), folder)
+    for name, text in texts_of(again, folder).items():
+        assert text == (folder / name).read_bytes().decode(), f"{folder / name}"
     linked = set(FIGURE.findall(again.markdown))
     drawn = {name for name, figure in again.figures.items() if figure is not None}
     there = {path.stem for path in folder.glob("*.svg")}
