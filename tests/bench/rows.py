@@ -1,25 +1,8 @@
 """Made-up rows with known growth, for the tests of tables, trends and figures."""
 
-from collections.abc import Sequence
-
 from attnlab.bench.case import PASSES, Case, Result
-from attnlab.runs.report import SoFar
-from attnlab.runs.rows import Where
 
 GIB = 2**30
-ENVIRONMENT = {
-    "platform": "cpu",
-    "device": "Abacus 9000",
-    "devices": 1,
-    "cores": 2,
-    "cpus": 2,
-    "available_bytes": 23 * GIB,
-    "system": "Linux x86_64",
-    "python": "3.11.7",
-    "versions": {"jax": "0.10.2"},
-    "revision": "0123456789ab",
-    "input": {"name": "poem.txt", "bytes": 1234, "sha256": "abcdef0123456789"},
-}
 GROWTH = {  # seconds at 1024 tokens, exponent of time; bytes at 1024 tokens, exponent of memory
     "additive": (0.2, 2.0, 2.0**25, 1.0),
     "dot": (0.02, 2.0, 2.0**23, 1.0),
@@ -69,17 +52,3 @@ def run() -> list[Result]:
                     lost |= dict(seconds=(), resident_peak_bytes=None)
                 rows.append(row(label, length, passes, **lost))
     return rows
-
-
-def told(results: Sequence, **fields) -> SoFar:
-    """A run with these rows, all of them unless `fields` say otherwise."""
-    where = Where(ENVIRONMENT, {}, "2026-11-20T10:00:00+00:00")
-    return SoFar(
-        **dict(
-            rows=results,
-            planned=len(results),
-            command="launch/local compare_lengths",
-            wheres=[where] * len(results),
-        )
-        | fields
-    )

@@ -59,40 +59,6 @@ def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, qua
                 assert not any(box.contains(*xy) for _, box in words for xy in points), line
 
 
-def test_a_figure_says_what_it_shows():
-    results = made(DEFAULT, LENGTHS, PASSES)
-    for quantity in ("time", "memory"):
-        figure = report.draw(results, quantity, "")
-        words = " | ".join(text.get_text() for text, _ in boxes(figure))
-        assert "4 heads × 64" in words and "∝ n²" in words
-        assert ("fastest to the slowest repeat" in words) == (quantity == "time")
-        assert ("what the compiled program needs" in words) == (quantity == "memory")
-        assert ("too slow" in words) == (quantity == "time")
-
-
-def test_cases_without_a_number_are_above_the_scale():
-    results = made(("dot", "lsh-4"), LENGTHS, PASSES)
-    lost = dict(status="killed", seconds=(), temporary_bytes=None, resident_peak_bytes=None)
-    results = [dataclasses.replace(r, **lost) if r.case.passes == PASSES[1] else r for r in results]
-    for quantity in ("time", "memory"):
-        first, second = report.draw(results, quantity, "").axes
-        assert not [line for line in first.lines if line.get_marker() == "|"]
-        ticks = [line for line in second.lines if line.get_marker() == "|"]
-        *scale, row = second.get_yticks()
-        assert len(ticks) == 2 * len(LENGTHS) and row > max(scale)
-        assert {y for line in ticks for y in line.get_ydata()} == {row}
-        assert first.get_yticklabels()[-1].get_text() == "killed"
-
-
-def test_a_busy_machine_opens_the_marks():
-    results = [dataclasses.replace(r, busy=True, load=9.0) for r in made(DEFAULT, LENGTHS, PASSES)]
-    for axes in report.draw(results, "time", "").axes:
-        opened = [line for line in axes.lines if line.get_markerfacecolor() == "white"]
-        assert sum(len(line.get_xdata()) for line in opened) == sum(
-            r.busy and r.status == "ok" and r.case.passes == PASSES[0] for r in results
-        )
-
-
 def test_equal_curves_show_both():
     axes = report.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
     first, second = (line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))

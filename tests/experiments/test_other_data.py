@@ -6,7 +6,7 @@ import json
 import pytest
 
 from attnlab.runs import loop
-from tests.experiments.test_results import RESULTS
+from tests.experiments.test_reports import RESULTS
 from tests.experiments.tiny import run
 
 BLOCKS = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"

@@ -54,3 +54,8 @@ def varied(count, gap):
     mean = sum(values) / count
     spread = math.sqrt(sum((x - mean) ** 2 for x in values) / max(count - 1, 1))
     return [[(x - mean) / spread + shift for x in values] for shift in (gap, 0.0)]
+
+
+def test_more_seeds_than_anyone_would_train_are_not_counted():
+    said = undecided(0, [0.001, 0.1, -0.1])
+    assert said == "undecided: 1,000 or more seeds would decide it"

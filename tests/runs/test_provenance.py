@@ -102,45 +102,6 @@ def test_the_version_of_a_checkout_is_its_own_whatever_is_installed(checkout):
     assert provenance.version("attnlab") != "not installed"
 
 
-def test_the_table_says_each_environment_once_and_when_a_run_was_resumed():
-    one = {
-        "device": "Abacus 9000",
-        "devices": 2,
-        "platform": "cpu",
-        "cores": 4,
-        "available_bytes": 2**30,
-        "system": "Linux x86_64",
-        "python": "3.11.7",
-        "versions": {"jax": "0.10.2", "numpy": "2.0"},
-        "revision": "",
-        "input": {"name": "poem.txt", "bytes": 1234, "sha256": "abcdef0123456789"},
-        "xla_flags": "--fast",
-    }
-    wheres = [Where(one, time="b", begun="X"), Where(one, time="a", begun="X")]
-    lines = provenance.table(wheres).splitlines()
-    cells = dict([cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:])
-    assert cells == {
-        "device": "2 × Abacus 9000 (cpu)",
-        "cores": "4, 1.00 GiB free memory",
-        "system": "Linux x86_64, Python 3.11.7",
-        "versions": "jax 0.10.2, numpy 2.0",
-        "git revision": "unknown",
-        "input": "poem.txt: 1,234 bytes, sha256 abcdef012345…",
-        "XLA_FLAGS": "`--fast`",
-        "measured (UTC)": "X to b",
-    }
-    mixed = provenance.table([*wheres, Where(one | {"device": "Other"}, begun="Y")])
-    assert mixed.count("git revision") == 2 and "2 begun at X; 1 begun at Y" in mixed
-    fuller = provenance.table([*wheres, Where(one | {"available_bytes": 2**29})])
-    assert fuller.count("git revision") == 1 and "4, 512 MiB to 1.00 GiB free memory" in fuller
-    changed = provenance.table([*wheres, Where(one | {"revision": "abc+changes"})])
-    assert changed.count("Abacus") == 1 and " unknown, abc+changes |" in changed
-    at_once = provenance.table([Where({}, time="X", begun="X")])
-    assert " X |" in at_once and "to X" not in at_once
-    assert "Abacus" in provenance.table([Where({"device": "Abacus"})])  # an old row says less
-    assert provenance.table([Where()]) == ""
-
-
 def test_what_is_described_is_this_process():
     found = provenance.describe(["absl-py", "no-such-package"])
     assert found["platform"] == "cpu" and found["devices"] == jax.device_count()

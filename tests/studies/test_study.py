@@ -129,7 +129,7 @@ def rows_of(folder):
     return [json.loads(line) for line in lines]
 
 
-def test_each_width_is_trained_with_each_seed_and_reported(whole):
+def test_each_width_is_trained_with_each_seed(whole):
     place, (status, out, err), _ = whole
     assert (status, err) == (0, ""), err
     rows = rows_of(place / "run")
@@ -138,19 +138,7 @@ def test_each_width_is_trained_with_each_seed_and_reported(whole):
     assert [row["evaluated"] for row in rows] == ["", "nothing"] * 4
     assert rows[0]["environment"]["input"]["name"] == "words"
     assert (place / "run" / rows[0]["details"]["place"] / "metrics.jsonl").exists()
-    report = (place / "run" / "report.md").read_text()
-    means = {
-        width: 100 * np.mean([r["scores"]["accuracy"] for r in rows[::2]
-                              if r["cell"]["axes"]["width"] == width])
-        for width in (3, 5)
-    }  # fmt: skip
-    best = max(means, key=lambda width: means[width])
-    assert f"**accuracy: {means[best]:.1f}% ± " in report and f"({best})" in report
-    for part in (f"| {3}, evaluated as nothing |", "![Loss over steps](curve.svg)", "## Where",
-                 "Nothing is learnt.", "`--steps=4 --batch_size=8`"):  # fmt: skip
-        assert part in report, part
     assert "0 of 4 trainings to run" in run_in(place, f"--resume={place / 'run'}")[1]
-    assert "\n".join(report.split("## Where")[:1]) in (place / "run/report.md").read_text()
 
 
 def test_a_killed_run_comes_to_the_same_numbers(whole, run, tmp_path, monkeypatch):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from attnlab.runs import figure_files
-from attnlab.runs.palette import MODELS
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 from attnlab.training.training_curve import training_curve
@@ -86,33 +85,6 @@ def test_alignments_that_cannot_be_drawn(some, message):
 
 
 SHORT, LONG = Bucket(1, 5, 1240, 0.75, 0.7, 0.8), Bucket(6, None, 9, 0.5, 0.1, 0.9)
-WORSE = [Bucket(1, 5, 1240, 0.5, 0.4, 0.6), Bucket(6, None, 9, 0.25, 0.0, 0.5)]
-LOOKS = {name: MODELS[name] for name in ("rnn_search", "rnn_encdec")}
-
-
-def test_length_figure_shows_scores_counts_and_names():
-    lines = {"rnn_search": [SHORT, LONG], "rnn_encdec": WORSE}
-    given = {"measure": "exact match", "unit": "characters", "percent": True}
-    figure = length_figure(lines, **given)
-    (axes,) = figure.axes
-    search, few, fixed, few_fixed = axes.get_lines()
-    assert [list(line.get_ydata()) for line in (search, fixed)] == [[0.75, 0.5], [0.5, 0.25]]
-    assert [(line.get_color(), line.get_marker()) for line in (search, fixed)] == [*LOOKS.values()]
-    assert texts(axes.get_xticklabels()) == ["1–5\nn = 1,240", "> 5\nn = 9"]
-    assert [list(line.get_ydata()) for line in (few, few_fixed)] == [[0.5], [0.25]]
-    assert few.get_markerfacecolor() == "white" and few.get_xdata()[0] == search.get_xdata()[1]
-    # Bars of the one that is not few; those of two models stand beside each other.
-    bars = [bar.get_segments()[0] for bar in axes.collections]
-    np.testing.assert_allclose([bar[:, 1] for bar in bars], [(0.7, 0.8), (0.4, 0.6)])
-    assert [bar[0, 0] for bar in bars] == [search.get_xdata()[0], fixed.get_xdata()[0]]
-    assert bars[0][0, 0] < 0 < bars[1][0, 0]
-    (legend,) = figure.legends
-    assert texts(legend.get_texts()) == [*lines, "95 % of 1,000 resamplings", "n < 10"]
-    figure.draw_without_rendering()
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-    assert axes.get_xlabel().startswith("length of the source (characters)")
-    assert axes.get_ylabel() == "exact match"
-    assert axes.yaxis.get_major_formatter()(0.5, None) == "50%"
 
 
 def test_length_figures_of_other_sentences_are_not_mixed():
@@ -121,49 +93,8 @@ def test_length_figures_of_other_sentences_are_not_mixed():
     for nothing in ({}, {"a": []}):
         with pytest.raises(ValueError, match="nothing to draw"):
             length_figure(nothing)
-
-
-def test_training_curve_shows_both_losses_of_every_run():
-    rows = [
-        {"kind": "training", "step": 20, "nll": 4.0, "loss": 5.0},
-        {"kind": "training", "step": 10, "nll": 8.0, "loss": 9.0},
-        {"kind": "validation", "step": 20, "nll": 3.5},
-        {"kind": "training", "step": 20, "nll": 3.0},  # again, after a resume
-        {"kind": "validation", "step": 30, "nll": 3.75},
-    ]
-    figure = training_curve({"rnn_search": {0: rows}, "rnn_encdec": {0: rows[:2]}})
-    (axes,), (legend,) = figure.axes, figure.legends
-    found = [(list(line.get_xdata()), list(line.get_ydata())) for line in axes.get_lines()]
-    assert found == [
-        ([10, 20], [8.0, 3.0]),
-        ([20, 30], [3.5, 3.75]),
-        ([10, 20], [8.0, 4.0]),
-        ([], []),
-    ]
-    assert [line.get_color() for line in axes.get_lines()[::2]] == [c for c, _ in LOOKS.values()]
-    figure.draw_without_rendering()
-    assert not legend.get_window_extent().overlaps(axes.get_window_extent())
-    shown = texts(legend.get_texts())
-    assert shown == ["rnn_search (best 3.5)", "rnn_encdec", "training", "validation, seed 0"]
-    assert 2 < axes.get_ylim()[0] < 3 and axes.get_ylim()[1] > 8
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("step", "−log p (nats a token)")
-    (axes,) = training_curve({"one": {0: rows}}, quantity="loss", label="loss").axes
-    assert list(axes.get_lines()[0].get_ydata()) == [9.0, 5.0]
     with pytest.raises(ValueError, match="no row has 'nll'"):
         training_curve({"one": {0: []}})
-
-
-def test_a_curve_of_several_seeds_is_their_mean_and_range():
-    seeds = {
-        seed: [{"kind": "validation", "step": step, "nll": seed + step} for step in (1, 2)]
-        for seed in (0, 1, 5)
-    }
-    (axes,) = (figure := training_curve({"one": seeds})).axes
-    assert [list(line.get_ydata()) for line in axes.get_lines()][-1] == [3, 4]
-    (band,) = axes.collections
-    assert {tuple(xy) for xy in band.get_paths()[0].vertices} == {(1, 1), (1, 6), (2, 2), (2, 7)}
-    (legend,) = figure.legends
-    assert "validation, mean and range of 3 seeds" in texts(legend.get_texts())
 
 
 def test_panels_side_by_side_have_one_size_and_fit_a_readme():

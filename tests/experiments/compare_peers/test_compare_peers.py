@@ -1,15 +1,11 @@
-"""`compare_peers` is a preset of `compare_lengths`: its cases, and the report of kept rows."""
+"""`compare_peers` is a preset of `compare_lengths`: its cases, and what it says without peers."""
 
 import importlib.util
-import shutil
-from pathlib import Path
 
 from attnlab.bench.case import ACCURACY
 from experiments.compare_peers import __main__ as compare_peers
 from experiments.compare_peers.settings import ROWS, Settings
 from tests.experiments import tiny
-
-KEPT = Path(__file__).resolve().parents[3] / "experiments/results/cpu/compare_peers_xeon"
 
 
 def test_a_row_is_flags_of_compare_lengths():
@@ -35,19 +31,3 @@ def test_a_missing_peer_is_one_line_that_names_the_extra(monkeypatch, tmp_path):
     assert "not installed: " in err and "launch/local --extra=compat" in err
     for name in ("transformers", "reformer-pytorch", "torch", "keras"):
         assert name in err
-
-
-def test_a_run_that_is_complete_needs_no_peer(tmp_path, monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    folder = tmp_path / "run"
-    shutil.copytree(KEPT, folder)
-    for name in ("report.md", "ratios.svg"):
-        (folder / name).unlink()
-    status, _, err = tiny.run(compare_peers, f"--resume={folder}")
-    assert (status, err) == (0, "")
-    for file in KEPT.glob("re*"):
-        assert (folder / file.name).read_bytes() == file.read_bytes()
-    text = (folder / "report.md").read_text()
-    assert (folder / "ratios.svg").exists() and "](ratios.svg)" in text
-    assert "NOT MET" not in text and "target" not in text
-    assert "## additive, 1 × 128, float32, not causal" in text

@@ -1,4 +1,4 @@
-"""The study on duplication: a small run from end to end, report and figure."""
+"""The study on duplication: a small run from end to end, and the setting nearest to the paper."""
 
 import json
 import shutil
@@ -6,15 +6,12 @@ import shutil
 import pytest
 
 from attnlab.runs import figure_files
-from attnlab.runs.report import SoFar
-from attnlab.studies.run import report as report_of
-from attnlab.studies.study import Cell, Drawn, Row
+from attnlab.studies.study import Cell, Row
 from attnlab.training.curve import read_metrics
 from experiments.duplication import __main__ as experiment
 from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing
 from experiments.duplication.report import Accuracies
-from experiments.duplication.settings import Settings
 from tests.experiments import tiny
 
 SMALL = {
@@ -40,10 +37,9 @@ def row(
     hashing=BASE,
     other=None,
     seed=0,
-    word=31,
     positions="sinusoid",
 ):
-    axes = {"word": word, "attention": attention, "hashing": str(hashing), "positions": positions}
+    axes = {"word": 31, "attention": attention, "hashing": str(hashing), "positions": positions}
     name = f"{evaluated}: {other}" if other else evaluated
     return Row(Cell(axes, seed), name, {"accuracy": percent / 100, "nll": 1.0}, 411_648, 500, 90.0)
 
@@ -58,17 +54,6 @@ def as_in_the_paper(change=None):
         for name, columns in PAPER.items()
         for column, x in columns.items()
     ]
-
-
-def markdown(rows, folder, **flags):
-    study = experiment.Duplication(Settings(**flags), Drawn("duplication"))
-    return report_of(study, SoFar(rows, command="launch/local x"), folder).markdown
-
-
-def table(text, title):
-    """The cells of the lines of the table that follows a title."""
-    lines = text[text.index(title) :].split("\n\n| ")[1].split("\n\n")[0].splitlines()
-    return [[cell.strip() for cell in line.strip("| ").split("|")] for line in lines[2:]]
 
 
 def test_the_papers_table():
@@ -134,15 +119,6 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
         assert losses == [(r["kind"], r["step"], r["loss"]) for r in read_metrics(folder / place)]
 
 
-def test_all_that_were_trained_to_hash_are_one_line(tmp_path):
-    rows = [row("shared", sense, 99.0) for sense in EXACT]
-    for name, own, percent in (("lsh-4", 99.0, 0.8), ("lsh-1", 99.0, 2.8), ("lsh-2", 1.0, 55.0)):
-        rows += [row(name, name, own), *(row(name, sense, percent) for sense in EXACT)]
-    lines = table(markdown(rows, tmp_path), '## What "full" is')
-    assert lines[-1] == ["all 2 models trained to hash", *["1.8 (0.8 to 2.8)"] * 4]
-    assert [line[0] for line in lines[:-1]] == ["shared, c=1", "lsh-4", "lsh-1", "lsh-2"]
-
-
 def test_the_nearest_setting_comes_first():
     scaled = Hashing("1/sqrt(d)")
     rows = as_in_the_paper({("shared", "lsh-1"): 4.0})
@@ -159,33 +135,4 @@ def test_the_nearest_setting_comes_first():
             ("shared", str(BASE), "sinusoid"),
             str(scaled),
         ),
-    ]
-
-
-def test_the_report_has_mean_and_spread_of_what_there_is(tmp_path):
-    rows = as_in_the_paper() + [row("shared", "lsh-8", 98.8, seed=3)]
-    made = markdown(rows, tmp_path, words=(31, 63), chunk_size=16)
-    assert table(made, "# Reformer")[0][:4] == ["31", "shared", "100.0 ± 0.0", "95.8 ± 3.2"]
-    assert "lsh-1: 91.9 ± 0.0 % (trained with lsh-4), 52.5 ± 0.0 % (trained with shared)**" in made
-    for part in ("launch/local x", SOURCE, 'What "full" is', "411,648"):
-        assert part in made
-    assert "| 63" not in made
-
-
-def test_the_report_of_the_first_training(tmp_path):
-    made = markdown([row("shared", "shared", 1.0)], tmp_path)
-    assert "evaluated with shared: 1.0 % (trained with shared)**" in made
-
-
-def test_the_figure_has_a_line_a_model():
-    (axes,) = report.figure(as_in_the_paper(), Settings()).axes
-    lines = [list(line.get_ydata()) for line in axes.lines if line.get_linestyle() == "-"]
-    printed = [list(columns.values())[::-1] for columns in PAPER.values()]
-    assert lines == [pytest.approx(columns) for columns in printed]
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == [
-        "lsh-1", "lsh-2", "lsh-4", "lsh-8", "shared",
-    ]  # fmt: skip
-    (legend,) = axes.figure.legends
-    assert [text.get_text() for text in legend.get_texts()] == [
-        f"trained with {name}" for name in PAPER
     ]

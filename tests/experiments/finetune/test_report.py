@@ -1,8 +1,4 @@
-"""What the gaps of a report decide, and what nothing can."""
-
-import random
-
-import pytest
+"""Which models are compared, and what is said of their scores; `test_reports` has the verdicts."""
 
 from attnlab.studies.study import Cell, Row
 from experiments.finetune import __main__ as experiment
@@ -16,26 +12,6 @@ def rows_of(seeds=None, **models):
         for name, scores in models.items()
         for i, x in enumerate(scores)
     ]
-
-
-@pytest.mark.parametrize(
-    ("scores", "gap", "said"),
-    [
-        ((0.75, 0.8, 0.78), "+11.0 ± 2.5 points", "decided"),
-        ((0.55, 0.57, 0.57), "-10.3 ± 1.4 points", "decided"),
-        (
-            (0.65, 0.75, 0.61),
-            "+0.3 ± 16.2 points",
-            "undecided: 1,000 or more seeds would decide it",
-        ),
-        ((0.65, 0.68, 0.67), "+0.0 ± 0.0 points", "tie"),
-        ((0.6501, 0.6801), "+0.0 points", "undecided: 3 seeds would decide it"),
-    ],
-)
-def test_a_gap_of_the_same_seeds_decides(scores, gap, said):
-    *_, table = experiment.gap_sections(rows_of(tuned=scores, scratch=(0.65, 0.68, 0.67)), "f1")
-    line = [x.strip() for x in table.splitlines()[2].strip("|").split("|")]
-    assert line == ["tuned − scratch", str(len(scores)), gap, said]
 
 
 def test_models_without_a_seed_in_common_are_not_compared():
@@ -53,26 +29,3 @@ def test_scores_of_what_the_parameters_were_chosen_by_are_said_to_be():
         )
 
     assert said() and said(test_file="b") and not said(test_file="c")
-
-
-def test_the_figure_has_a_line_of_seeds_and_one_of_their_mean_for_each_model():
-    rows = rows_of(tuned=(0.75, 0.8, 0.78), scratch=(0.65, 0.68, 0.67))
-    (axes,) = experiment.scores_figure(rows, "f1").axes
-    lines = axes.get_lines()
-    assert [len(line.get_xdata()) for line in lines] == [3, 2, 3, 2, 2]
-    assert list(lines[-1].get_xdata()) == list(lines[-2].get_xdata())  # dashed: from scratch
-
-
-def test_equal_models_are_seldom_told_apart():
-    rng = random.Random(0)
-
-    def drawn():
-        return [0.5 + rng.gauss(0, 0.02) for _ in range(3)]
-
-    tables = [
-        "\n".join(
-            experiment.gap_sections(rows_of(a=drawn(), b=drawn(), c=drawn(), d=drawn()), "f1")
-        )
-        for _ in range(300)
-    ]
-    assert sum(" decided |" in x for x in tables) < 20  # 5 % of any

@@ -1,7 +1,6 @@
 """The part profile: small real programs, and the command line as a user has it."""
 
 import json
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,18 +9,12 @@ import pytest
 from attnlab.bench import inputs, mechanisms
 from attnlab.bench.case import PASSES, Case
 from attnlab.runs.errors import Invalid
-from attnlab.runs.folder import Folder
-from attnlab.runs.report import SoFar
-from attnlab.runs.rows import Where
 from experiments.inspect_lsh import __main__ as inspect_lsh
-from experiments.inspect_lsh import figures, report
 from experiments.inspect_lsh import profile as profile_module
 from experiments.inspect_lsh.profile import STAGES, Profile, num_buckets_of, profile
-from experiments.inspect_lsh.settings import PARTS, Settings
 from experiments.inspect_lsh.trace import Span
 from tests.experiments.tiny import rows_of
 
-RESULTS = Path(__file__).parents[3] / "experiments" / "results" / "cpu"
 SMALL = (
     "--parts=profile --num_heads=2 --head_dim=8 --num_hashes=2 --chunk_size=4 --repeats=2".split()
 )
@@ -140,40 +133,3 @@ def test_bad_flags_end_in_one_line(flags, message, capsys):
     assert inspect_lsh.main(["inspect_lsh", *small, *flags.split()]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.count("\n") == 1 and message in err
-
-
-def test_table_has_a_line_a_length_and_a_column_a_stage():
-    lost = made_up(4096, status="failed", message="gone", seconds=(), stages={})
-    rows = [made_up(8192), made_up(2048), lost, made_up(2048, "forward_backward")]
-    lines = report.table_of_stages(report.of_profile(rows, ["forward"])).splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    assert cells[0] == ["n", "buckets", "time", "traced", *STAGES]
-    assert [line[:2] for line in cells[2:]] == [["2048", "64"], ["4096", "64"], ["8192", "64"]]
-    assert cells[2][2:6] == ["22.0 ms", "25.0 ms", "1.00 ms 4.8%", "2.00 ms 9.5%"]
-    assert cells[3][2] == "gone"
-    where = Where({"device": "Abacus 9000"})
-    text = report.markdown(SoFar(rows, planned=4, wheres=[where] * 4), Settings())
-    assert "Abacus 9000" in text and "## Forward + backward" in text and "lsh_attend/dot" in text
-    assert "**Largest stage of forward + backward at n = 2048: other, 28.6% of the time.**" in text
-
-
-def test_figure_has_a_bar_a_length_and_its_shares():
-    rows = [made_up(n, p) for n in (2048, 4096) for p in PASSES]
-    shown = figures.draw(rows, Settings())["shares"]
-    words = {text.get_text() for axes in shown.axes for text in axes.texts}
-    assert {"29%", "22.0 ms"} <= words
-    assert [axes.get_title(loc="left") for axes in shown.axes] == ["forward", "forward + backward"]
-    labels = [text.get_text() for text in shown.axes[-1].get_legend().get_texts()]
-    assert sorted(labels) == sorted(STAGES)
-    assert set(figures.draw([made_up(64, status="failed", stages={})], Settings()).values()) == {
-        None
-    }
-
-
-@pytest.mark.parametrize("part", PARTS)
-def test_the_kept_report_is_that_of_its_rows(part, monkeypatch):
-    folder = Folder.kept("inspect_lsh", RESULTS / f"inspect_lsh_{part}")
-    monkeypatch.setattr(inspect_lsh.loop, "run", lambda job, *_, **__: reports.append(job.report()))
-    reports = []
-    inspect_lsh.run(Settings.from_json(folder.settings), folder)
-    assert reports[0].markdown == (folder.path / "report.md").read_text()

@@ -1,4 +1,4 @@
-"""The part quality: plan, a small run from end to end, report and refusals."""
+"""The part quality: plan, a small run from end to end, and refusals."""
 
 import dataclasses
 import signal
@@ -12,9 +12,8 @@ from attnlab.bench import inputs
 from attnlab.ops.lsh import LSHOptions, hash_quality
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.runs.report import SoFar
 from experiments.inspect_lsh import __main__ as inspect_lsh
-from experiments.inspect_lsh import beside, figures, report
+from experiments.inspect_lsh import beside, report
 from experiments.inspect_lsh import model as byte_model
 from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.quality import Line, Quality, measure, rounds_needed
@@ -229,55 +228,6 @@ def test_the_fewest_rounds_that_are_enough():
     found = rounds_needed(rows, 0.9)
     assert found is not None and found.num_hashes == 4
     assert rounds_needed(rows, 0.96) is None
-
-
-def test_the_answer_is_computed_from_the_rows():
-    some = [row(num_hashes=n, mass=mass) for n, mass in ((1, 0.3), (4, 0.9), (8, 0.95))]
-    cheaper = row(dataclasses.replace(BASE, chunk_size=16), num_hashes=1, mass=0.93)
-    for rows, rounds, mass in (([*some, cheaper], "4", 90), (some[:1], "more than 1", 30)):
-        [said] = report.answers(rows, SMALL)
-        assert said == (
-            f"Rounds for 90% of the attention mass: {rounds}, which captured {mass:.1f}%."
-        )
-    text = report.markdown(SoFar([*some, cheaper]), SMALL)
-    lines = [[cell.strip() for cell in line.split("|")[2:-1]] for line in text.splitlines()]
-    assert ["4", "64", "90.0%", "80.0%", "0.250"] in lines  # the base: rounds, keys, mass, worst
-    assert ["1", "32", "93.0%", "83.0%", "0.250"] in lines
-
-
-@pytest.mark.slow
-def test_figures_of_one_line_and_of_many(tmp_path):
-    alone = [row(num_hashes=n, mass=0.1 * n) for n in (1, 3)]
-    others = [dataclasses.replace(BASE, centering="running"), dataclasses.replace(BASE, window=2)]
-    many = alone + [row(line, n, 0.12 * n) for line in others for n in (1, 3)]
-    for name, rows in (("alone", alone), ("many", many)):
-        folder = tmp_path / name
-        folder.mkdir()
-        paths = figure_files.save(figures.draw(rows, SMALL), folder)
-        assert all(path.stat().st_size > 1000 for path in paths) and len(paths) == 2
-    figure = figures.draw(many, SMALL)["quality"]
-    figure.draw_without_rendering()
-    fields = np.array(figure.axes).reshape(-1, 3)
-    titles = [axes.get_title(loc="left") for axes in fields[0]]
-    assert titles == ["attention mass captured", "recall of the 3 largest", "error of the context"]
-    for of_field in fields:
-        legend = of_field[-1].get_legend()
-        named = [text.get_text() for text in legend.get_texts()]
-        for panel in of_field:
-            lines = [line for line in panel.get_lines() if not line.get_label().startswith("_")]
-            assert [line.get_label() for line in lines] == named  # nothing else is in the legend
-            low, high = panel.collections[0].get_segments()[1][:, 1]  # of the heads, 3 rounds
-            assert (low, high) == pytest.approx((0.2, 0.3))
-        for panel in figure.axes:
-            assert not legend.get_window_extent().overlaps(panel.get_window_extent())
-    empty = [axes.patches[0].get_height() for axes in figures.draw(many, SMALL)["buckets"].axes]
-    assert empty == [12 - 3.5, 12 - 3]
-    drawn = (tmp_path / "many" / "quality.svg").read_text()
-    for words in ("running mean", "Window", "Centering", "attention mass captured", "the target"):
-        assert words in drawn
-    before = (tmp_path / "many" / "buckets.svg").read_bytes()
-    figure_files.save(figures.draw(many, SMALL), tmp_path / "many")
-    assert (tmp_path / "many" / "buckets.svg").read_bytes() == before
 
 
 TO_BE = np.frombuffer(b"to be or not to be. " * 30, np.uint8)

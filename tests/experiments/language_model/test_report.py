@@ -1,15 +1,10 @@
-"""The answer, computed from rows, and the tables and figures around it."""
-
-import dataclasses
+"""The answer: what the rows of LSH and of exact attention decide."""
 
 import pytest
 
-from attnlab.runs import figure_files
-from attnlab.runs.report import SoFar
-from attnlab.studies.run import report
 from attnlab.studies.study import Cell, Drawn, Row
 from experiments.language_model.__main__ import LanguageModels
-from experiments.language_model.report import NO_ATTENTION, answer, draw
+from experiments.language_model.report import NO_ATTENTION, answer
 from experiments.language_model.settings import Settings
 
 LENGTHS = (512, 1024, 2048)
@@ -124,64 +119,3 @@ def test_without_a_comparison_the_best_score_is_the_answer():
         copied("window-128", 0.95, NO_ATTENTION),
     ]
     assert study.answer(copies) == "symbols right: 90.0% (copy, 1024, lsh-4)"
-
-
-MORE = [
-    row("lsh-4", 512, 2.2, evaluated="lsh-1"),
-    row("lsh-4", 512, 2.7, evaluated=NO_ATTENTION),
-    row("lsh-1", 1024, 2.0, seed=7, steps=[10, 20], masses=[0.25, 0.5], pairs=[0.1, 0.125]),
-    copied("lsh-4", 0.987),
-    copied("lsh-4", 0.031, NO_ATTENTION),
-]
-
-
-def markdown(some, folder):
-    kept = LanguageModels(SETTINGS, Drawn("text"))
-    return report(kept, SoFar(some), folder).markdown
-
-
-def test_the_report_has_a_table_for_all_that_was_measured(tmp_path):
-    text = markdown([*rows(BITS, MICROS), *MORE], tmp_path)
-    cells = [
-        [cell.strip() for cell in line.split("|")[1:-1]]
-        for line in text.splitlines()
-        if line.startswith("| ")
-    ]
-    assert ["1024", "lsh-4", "+0.005", "0.95"] in cells
-    assert ["512", "lsh-4", "2.200", "2.000"] in cells  # other rounds
-    assert ["1024", "lsh-1", "7", "0.250", "0.500", "0.125"] in cells
-    whole = ["text, 512, lsh-4", "bits per byte", "2.000", "2.700", "+0.700"]
-    assert whole in cells
-    assert ["copy, 1024, lsh-4", "symbols right", "98.7%", "3.1%", "-95.6%"] in cells
-    (line,) = [x for x in cells if x[0] == "text, 512, window-128"]
-    assert line[1:6] == ["1", "2.010", "", "9.00 µs", "1,024"] and line[6] == "500 KiB"
-    assert len([x for x in cells if x[0] == "copy, 1024, lsh-4"]) == 2
-    assert "guess is right 6.2% of the time" in text
-
-
-def test_a_run_that_has_only_begun_reports_what_there_is(tmp_path):
-    text = markdown([row("exact", 512, 2.0)], tmp_path)
-    assert "2.000" in text and ".svg" not in text and "## W" not in text.replace("## Where", "")
-    sections = [dataclasses.replace(MORE[2], details={"steps": [1], "masses": [0.5], "pairs": [1]})]
-    assert "mass.svg" in markdown(sections, tmp_path)
-
-
-def test_seeds_that_end_at_their_plateau_are_drawn_as_far_as_all_went():
-    short = row("lsh-1", 1024, 2.0, seed=1, steps=[10], masses=[0.75], pairs=[0.1])
-    (line,) = draw([MORE[2], short])["mass"].axes[0].lines
-    assert (list(line.get_xdata()), list(line.get_ydata())) == ([10], [0.5])
-
-
-@pytest.mark.slow
-def test_figures_are_of_what_there_is(tmp_path):
-    drawn = draw([*rows(BITS, MICROS, seeds=(0, 1)), *MORE])
-    assert {name for name, figure in drawn.items() if figure} == {"frontier", "rounds", "mass"}
-    left, right = drawn["frontier"].axes
-    line = next(line for line in left.lines if line.get_label() == "lsh-4")
-    assert list(line.get_ydata()) == pytest.approx([2.002, 1.907, 1.807])
-    assert list(line.get_xdata()) == pytest.approx([20, 19, 20])
-    assert list(right.lines[0].get_xdata()) == pytest.approx([x / 1024 for x in (500, 1000, 2000)])
-    assert {line.get_label() for line in left.lines} >= set(SETTINGS.models)
-    paths = figure_files.save(drawn, tmp_path)
-    assert len(paths) == 3 and all(path.stat().st_size > 1000 for path in paths)
-    assert not any(draw([row("exact", 512, 2.0)]).values())

@@ -1,4 +1,4 @@
-"""The experiment on length: settings, a small run from end to end, the report and its answer."""
+"""The experiment on length: settings, its measure, a small run from end to end."""
 
 import json
 import shlex
@@ -7,9 +7,8 @@ import jax
 import pytest
 
 from attnlab.data.tasks import Copy, Reversal
-from attnlab.runs import figure_files, palette
+from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
-from attnlab.studies.study import Cell, Row
 from experiments.length_effect import __main__ as experiment
 from experiments.length_effect.__main__ import symbols_right
 from experiments.length_effect.settings import MODELS, Settings
@@ -24,18 +23,6 @@ SMALL = {
     "batch_size": 6,
     "validate_every": 2,
 }
-
-
-def row(model, length, share):
-    scores = {"words right": share, "symbols right": (1 + share) / 2}
-    return Row(Cell({"model": model}, 0), str(length), scores, 12_345, 500, 90.0)
-
-
-ROWS = [
-    row(model, length, share)
-    for model, shares in {"rnn_encdec": (1.0, 0.5, 0.95), "rnn_search": (1.0, 1.0, 0.9)}.items()
-    for length, share in zip((5, 10, 15), shares, strict=True)
-]
 
 
 @pytest.mark.parametrize(
@@ -104,33 +91,6 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     status, out, _ = tiny.run(experiment, f"--resume={folder}")
     assert status == 0 and "1 of 2 trainings" in out and "step 4/4" not in out
     assert len((folder / "results.jsonl").read_text().splitlines()) == 3 + 2
-
-
-def test_the_answer_is_the_longest_word_up_to_which_all_are_right():
-    said = "longest words of which 90% are right, in symbols: "
-    assert experiment.answer(ROWS) == said + "5 (RNNencdec), 15 (RNNsearch, the longest)"
-    assert experiment.answer(ROWS[1:3]) == said + "0 (RNNencdec)"
-
-
-def test_a_table_has_what_there_is():
-    _, _, *lines = experiment.by_length(ROWS[:4]).splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
-    assert cells[:2] == [
-        ["5", "100.0%", "100.0%", "100.0%", "100.0%"],
-        ["10", "50.0%", "", "75.0%", ""],
-    ]
-
-
-def test_the_figure_shades_what_is_longer_than_in_training():
-    for longest, shaded in ((10, True), (15, False)):
-        drawn = experiment.figure(ROWS, longest=longest)
-        left, right = drawn.axes
-        assert [line.get_label() for line in left.lines] == ["RNNencdec", "RNNsearch"]
-        colors = [line.get_color() for line in left.lines]  # those of every other report
-        assert colors == [palette.MODELS[name][0] for name in ("rnn_encdec", "rnn_search")]
-        assert list(left.lines[0].get_ydata()) == [1.0, 0.5, 0.95]
-        assert list(right.lines[1].get_xdata()) == [5, 10, 15]
-        assert bool(left.patches) == bool(right.patches) == shaded
 
 
 @pytest.mark.parametrize("name", MODELS)

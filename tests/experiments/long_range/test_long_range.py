@@ -14,10 +14,8 @@ from attnlab.mechanisms.attentions import streams
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from attnlab.studies import run
-from attnlab.studies.study import Cell, Row
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import (
-    Tasks,
     batches,
     fixed_batches,
     majority,
@@ -165,19 +163,3 @@ def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
     (tmp_path / "settings.json").write_text(json.dumps(settings | {"mechanisms": ["full"]}))
     status, _, err = tiny.run(experiment, f"--resume={tmp_path}")
     assert status == 2 and "no attention 'full'; valid: exact" in err
-
-
-def test_accuracy_and_speed_stand_beside_those_of_the_paper():
-    def row(attention, accuracy, rate, start="scratch"):
-        details = {"majority": 0.2, "steps_per_second": rate, "memory": 10**6}
-        cell = Cell({"task": "listops", "attention": attention, "start": start}, 0)
-        return Row(cell, "", {"accuracy": accuracy}, 9, 1, 60.0, {}, details)
-
-    long_range = experiment.LongRange(Settings(), Tasks({}))
-    rows = [row("exact", 0.25, 2.0), row("lsh-2", 0.3, 3.0), row("window-4+exact", 0.2, 1.0)]
-    rows.append(row("exact", 0.5, 2.0, "pretrained"))
-    *_, table = long_range.sections(rows)
-    lines = [" ".join(line.split()) for line in table.splitlines()]
-    assert "| listops, lsh-2, scratch | 30.0 | Reformer | 37.27 | 1.50 | 0.54 to 0.79 |" in lines
-    assert "| listops, window-4+exact, scratch | 20.0 | | | 0.50 | |" in lines
-    assert "| listops, exact, pretrained | 50.0 | | | 1.00 | |" in lines

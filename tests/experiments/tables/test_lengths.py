@@ -2,8 +2,6 @@
 
 import dataclasses
 
-import pytest
-
 from attnlab.training.bleu import Bucket
 from experiments.tables import report, verdicts
 from experiments.tables.lengths import LengthTable
@@ -60,22 +58,6 @@ def test_the_papers_courses_are_told_from_their_opposites():
     assert TABLE.verdicts(paper, alone) == same | {
         row: "undecided: one seed shows no variance" for row in ("RNNencdec-30", "RNNsearch-30")
     }
-
-
-def test_groups_of_few_sentences_are_drawn_and_not_judged(tmp_path):
-    values = found(**AS_IN_THE_PAPER)
-    assert TABLE.shown("RNNencdec-30", values["RNNencdec-30"]) == "20.0 ± 0.0 → 10.5 ± 1.2"
-    assert TABLE.columns({}, values)["change"]["RNNencdec-30"] == "-9.5 ± 1.2"
-    (said,) = TABLE.remarks({}, values)
-    assert said.startswith("BLEU from sentences of 6–10 words to those of 11–15: ")
-    figure = TABLE.figure({}, values)
-    (axes,) = figure.axes
-    labels = [label.get_text() for label in axes.get_xticklabels()]
-    assert labels == ["1–5\nn = 24", "6–10\nn = 500", "11–15\nn = 50", "> 15\nn = 49"]
-    drawn = {line.get_label(): list(line.get_ydata()) for line in axes.lines}
-    assert drawn["RNNencdec-30"] == pytest.approx([30.0, 20.0, 10.5, 99.0])
-    figure.savefig(tmp_path / "figure.svg")
-    assert TABLE.figure({}, {}) is None
 
 
 def test_the_figure_is_of_the_trainings_of_the_table():

@@ -9,7 +9,6 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.published import read
 from experiments.tables import __main__ as experiment
 from experiments.tables import growth, mapping, report, stacks, verdicts
-from experiments.tables.beside import Context
 from experiments.tables.exact import ExactTable
 from experiments.tables.parameters import Count, vocabularies
 from experiments.tables.settings import Settings
@@ -166,15 +165,6 @@ def test_the_verdict_on_a_count():
     assert verdicts.of_count("66.32", 66_324_623) == verdicts.EXACT
     assert verdicts.of_count("66.33", 66_324_623) == verdicts.NOT_EXACT
     assert verdicts.of_count("80401000", 80_401_001) == verdicts.NOT_EXACT
-
-
-def test_a_cell_that_was_not_run_says_so(tmp_path):
-    names = ["bahdanau_parameters"]
-    context = Context("exact", tmp_path, (), {})
-    (section,) = report.sections(report.published(names), {}, context)
-    (line,) = section.lines
-    assert (line.ours, line.verdict, line.revision) == ("", "not run", "")
-    assert "| not run |" in report.markdown([section], "", "")
 
 
 @pytest.mark.parametrize(

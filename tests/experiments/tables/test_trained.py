@@ -109,13 +109,6 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     assert "&& \\\n" in (folder / "report.md").read_text()
 
 
-def test_a_row_that_says_nothing_of_the_papers_is_not_judged():
-    table = TABLES["luong6"]
-    scores = {row: [{"AER": 0.5}, {"AER": 0.6}] for row in table.rows}
-    found = table.verdicts({row: "0.3" for row in scores}, scores)
-    assert found["local-m (general)"].startswith("not comparable: ")
-
-
 def test_a_row_that_collapsed_is_not_judged_nor_what_is_compared_with_it():
     table = TABLES["luong6"]
     base, _, other = table.rows
@@ -144,18 +137,6 @@ def test_a_row_that_was_to_come_to_its_plateau_and_did_not_is_not_judged():
     assert table.verdicts(paper, found | {big: [ended] * 3})[big] == "no difference here"
 
 
-def test_a_row_that_the_paper_does_not_have_shows_our_gap_without_a_verdict():
-    table = TABLES["vaswani2"]
-    base, big, without = table.rows
-    scores = {base: (20.0, 20.2), big: (21.0, 21.2), without: (19.0, 19.2)}
-    found = {row: [{"BLEU": x} for x in some] for row, some in scores.items()}
-    paper = table.paper(report.published(["vaswani2"])["vaswani2"])
-    columns = table.columns(paper, found)
-    assert columns["paper's gap"] == {big: "+1.1"}
-    assert columns["our gap"] == {big: "+1.0 ± 0.6", without: "-1.0 ± 0.6"}
-    assert table.verdicts(paper, found)[without] == "(the paper has none)"
-
-
 DRAWN = [name for name, table in TABLES.items() if not isinstance(table, WordedTable)]
 
 
@@ -167,23 +148,6 @@ def test_a_figure_has_room_for_the_names_of_its_rows(name, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a layout that does not fit is a warning
         table.figure(paper, found).savefig(tmp_path / "figure.svg")
-
-
-def test_a_ladder_compares_each_row_with_the_one_above():
-    table = TABLES["luong1"]
-    first, second, third, *_ = table.rows
-    found = {
-        row: [{"BLEU": score + x} for x in (-0.2, 0.0, 0.2)]
-        for row, score in ((first, 10.0), (second, 12.0), (third, 12.1))
-    }
-    paper = {first: "11.3", second: "12.6", third: "14.0"}
-    judged = table.verdicts(paper, found)
-    assert judged[first] == "(base)" and judged[second] == "reproduced"
-    assert judged[third] == "undecided: 9 seeds would decide it"
-    assert "from the row above" in table.remarks(paper, found)[0]
-    (axes,) = table.figure(paper, found).axes
-    assert [label.get_text() for label in axes.get_yticklabels()] == [second, third]
-    assert axes.get_xlabel() == "BLEU, gap from the row above in the table"
 
 
 FLAGS = ("--steps=2", "--validate_every=2", "--log_every=2", "--devices=1")

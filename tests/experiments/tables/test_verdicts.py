@@ -5,7 +5,6 @@ import math
 
 import pytest
 
-from experiments.tables.figure import gaps_figure
 from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import (
     DIFFERENCE,
@@ -95,15 +94,6 @@ def test_the_worst_of_a_kind_is_the_farthest_from_the_papers_size():
         "same direction, 0.4 times the size", REPRODUCED,
     ]  # fmt: skip
     assert sorted(ordered[::-1], key=worst) == ordered
-
-
-def test_a_gap_of_one_seed_is_drawn_as_one():
-    gaps = [Gap("a", "", 1.0, ((2.0,), (1.0,))), Gap("b", "", 1.0, ((2.0, 3.0), (1.0, 1.0)))]
-    one = "ours, of one seed, without an interval"
-    for some in (gaps, gaps[1:]):
-        figure = gaps_figure(some, title="title", score="score")
-        labels = figure.axes[0].get_legend_handles_labels()[1]
-        assert (one in labels) == (gaps[0] in some) and len(labels) == len(some) + 1
 
 
 def test_a_row_that_scatters_leaves_the_verdicts_of_others():
