@@ -53,7 +53,7 @@ CASES = {  # options, causal
 }
 
 
-@pytest.mark.parametrize("case", daily(CASES, "strict", "paper"))
+@pytest.mark.parametrize("case", daily(CASES, "strict", "chunks on both sides"))
 def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case):
     (options, causal), (qk, v, buckets) = CASES[case], inputs()
     fields = fields_of(options)
