@@ -91,7 +91,7 @@ def make_units(name: str, true: Any, nearby: Sequence[Any], dtype: Any, length: 
 
 
 def measure_rows(x: Any, y: Any) -> np.ndarray:
-    """rms(x_r − y_r) of each row; infinite where x is not a number; an array of one axis is a row."""
+    """rms(x_r − y_r) of each row, infinite where x is not a number; one axis is one row."""
     with np.errstate(invalid="ignore"):  # inf - inf
         difference = np.asarray(x, np.float64) - np.asarray(y, np.float64)
     return _rms(np.where(np.isnan(difference), np.inf, difference))
