@@ -219,7 +219,7 @@ def test_one_device_is_no_mesh(monkeypatch):
     assert row.status == "refused" and row.message.endswith("that share 8; got 5")
 
 
-@pytest.mark.parametrize("mechanism", daily(["scaled_dot", "lsh"]))
+@pytest.mark.parametrize("mechanism", daily(["scaled_dot", "lsh"], "scaled_dot"))
 def test_every_head_of_large_arrays_is_judged(mechanism):
     """Of which three differ, and the others are their copies."""
     large = dataclasses.replace(scenarios.LARGE, sizes=Sizes(3, 37, 37, 8, 1, 8, 8), chunk_size=8)

@@ -68,6 +68,14 @@ def loses_a_row_of_a_thousand(q, k, v, *, mask=None):
     return context
 
 
+def decides_by_rounding(q, k, v, *, mask=None):
+    """As a hash may: a row is another one in half precision, by its numbers."""
+    context = weighted(q, k, v, mask=mask)
+    if q.dtype == jnp.bfloat16:
+        return context.at[:, jnp.argmax(q[0, :, 0, 0])].set(0)
+    return context
+
+
 def causal_by_rows(q, k, v, *, mask=None):
     """Right but for decoding, where the first row is not the first position."""
     own = jnp.arange(k.shape[1])[None] <= jnp.arange(q.shape[1])[:, None]
@@ -281,6 +289,10 @@ def test_all_contracts_are_broken_above():
 def test_a_contract_is_broken_at_its_borders(mechanism, contract, words):
     outcome = testing.outcome(mechanism, contract)
     assert outcome.verdict == "no" and words in outcome.words, outcome
+
+
+def test_where_rounding_decides_nobody_is_accused():
+    assert testing.outcome(decides_by_rounding, "bfloat16").verdict == "yes"
 
 
 @pytest.mark.parametrize("value", [0, np.nan])

@@ -31,7 +31,6 @@ from tests.device.scenarios import (
     CONTRACT,
     DEFAULT,
     DIVIDED,
-    DTYPES,
     LARGE,
     Scenario,
     count_sharers,
@@ -70,21 +69,11 @@ class Problem:
     @functools.cached_property
     def true(self) -> Arrays:
         """The outputs in float64."""
-        return self._run_plainly(self.arrays)
-
-    @functools.cached_property
-    def nearby(self) -> dict[str, list[Arrays]]:
-        """The outputs in float64 of inputs that are off as each dtype rounds."""
-        return {
-            dtype: [
-                self._run_plainly(moved(self.arrays, rounding(dtype), i)) for i in range(NEARBY)
-            ]
-            for dtype in DTYPES
-        }
+        return self.run_plainly(self.arrays)
 
     def judge(self, got: Arrays, dtype: str) -> dict[str, float]:
         """Errors over what is allowed, by name."""
-        return judge(got, self.true, self.nearby[dtype], dtype=dtype, length=self.length)
+        return judge(got, self.true, nearby(self, dtype), dtype=dtype, length=self.length)
 
     def given(self, arrays: Arrays, dtype: str) -> tuple[Arrays, Arrays]:
         """The arguments of `program`, on the device and in a dtype: real numbers and integers."""
@@ -117,7 +106,8 @@ class Problem:
     def _plain_program(self) -> Any:
         return program(self.plain, "float64")
 
-    def _run_plainly(self, arrays: Arrays) -> Arrays:
+    def run_plainly(self, arrays: Arrays) -> Arrays:
+        """The outputs in float64, on the CPU."""
         with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
             outputs = self._plain_program(*_as_arguments(arrays, "float64"))
             return {name: self._copy(np.asarray(x), 2) for name, x in outputs.items()}
@@ -128,6 +118,13 @@ class Problem:
             return x
         which = np.arange(np.prod(self.copies)).reshape(self.copies) % DISTINCT  # [B, N]
         return np.moveaxis(np.squeeze(x, heads)[which], 1, heads)
+
+
+@functools.lru_cache(4)
+def nearby(problem: Problem, dtype: str) -> list[Arrays]:
+    """The outputs in float64 of inputs that are off as this dtype rounds."""
+    share = rounding(dtype)
+    return [problem.run_plainly(moved(problem.arrays, share, seed)) for seed in range(NEARBY)]
 
 
 def program(apply: Callable[[Arrays], jax.Array], dtype: str) -> Any:
