@@ -28,8 +28,8 @@ import numpy as np
 __all__ = ["ROW", "judge", "make_units", "measure_rows", "moved", "ratio", "rounding"]
 
 ROW = ", worst row"  # after the name of an output
-LINEAR = ("context", "d_v")  # names of outputs in which nothing cancels
-FLOAT32 = 2.0**-24  # with which products of any dtype are summed
+_LINEAR = ("context", "d_v")  # names of outputs in which nothing cancels
+_FLOAT32 = 2.0**-24  # with which products of any dtype are summed
 
 
 def rounding(dtype: Any) -> float:
@@ -86,8 +86,8 @@ def make_units(name: str, true: Any, nearby: Sequence[Any], dtype: Any, length: 
     u = rounding(dtype)
     sizes = measure_rows(true, 0.0)
     apart = np.sqrt(np.mean([measure_rows(near, true) ** 2 for near in nearby], axis=0))
-    canceled = 0.0 if name in LINEAR else u * sizes.max(initial=0.0)
-    return (1 + np.sqrt(length) * FLOAT32 / u) * (apart + canceled) + u * sizes
+    canceled = 0.0 if name in _LINEAR else u * sizes.max(initial=0.0)
+    return (1 + np.sqrt(length) * _FLOAT32 / u) * (apart + canceled) + u * sizes
 
 
 def measure_rows(x: Any, y: Any) -> np.ndarray:

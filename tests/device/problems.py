@@ -40,8 +40,8 @@ from tests.mechanism_cases import Mechanism
 from tests.oracle_scores import SCORES
 
 Arrays = dict[str, Any]
-DISTINCT = 3  # heads of large arrays: the others are copies of them, whose truth is known too
-NEARBY = 4  # truths of moved inputs
+_DISTINCT = 3  # heads of large arrays: the others are copies of them, whose truth is known too
+_NEARBY = 4  # truths of moved inputs
 _HASHED = (2, 1024, 4, 64)  # [B, L, N, H]
 
 
@@ -116,7 +116,7 @@ class Problem:
         """[3, …, 1, …] with an axis of heads to [B, …, N, …]; as it is without copies."""
         if self.copies is None:
             return x
-        which = np.arange(np.prod(self.copies)).reshape(self.copies) % DISTINCT  # [B, N]
+        which = np.arange(np.prod(self.copies)).reshape(self.copies) % _DISTINCT  # [B, N]
         return np.moveaxis(np.squeeze(x, heads)[which], 1, heads)
 
 
@@ -124,7 +124,7 @@ class Problem:
 def nearby(problem: Problem, dtype: str) -> list[Arrays]:
     """The outputs in float64 of inputs that are off as this dtype rounds."""
     share = rounding(dtype)
-    return [problem.run_plainly(moved(problem.arrays, share, seed)) for seed in range(NEARBY)]
+    return [problem.run_plainly(moved(problem.arrays, share, seed)) for seed in range(_NEARBY)]
 
 
 def program(apply: Callable[[Arrays], jax.Array], dtype: str) -> Any:
@@ -187,7 +187,7 @@ def of_scenario(mechanism: str, scenario: Scenario, *, interpreted: bool = False
     copies, sizes = None, scenario.sizes
     if scenario.name == LARGE.name:
         copies = sizes.batch, sizes.num_heads
-        sizes = sizes._replace(batch=DISTINCT, num_kv_heads=1, group_size=1)
+        sizes = sizes._replace(batch=_DISTINCT, num_kv_heads=1, group_size=1)
     arrays = _draw(made("dense"), sizes)
     if mechanism == "lsh":  # each bucket holds a few tokens, and chunks end within buckets
         shape = sizes.batch, scenario.num_hashes, sizes.keys, sizes.num_heads
