@@ -191,6 +191,8 @@ def test_hashing_is_judged():
     x = x[:, :29]
     buckets = np.array(hash_buckets(x, rotations))
     assert problems.judge_buckets(buckets, x, rotations) <= 1
+    half = x.astype(jnp.bfloat16)  # then the rotations are rounded too
+    assert problems.judge_buckets(hash_buckets(half, rotations), half, rotations) <= 1
     in_bfloat16 = jax.tree.map(lambda r: r.astype(jnp.bfloat16).astype("float32"), rotations)
     assert problems.judge_buckets(hash_buckets(x, in_bfloat16), x, rotations) > 1
     for wrong in (buckets[0, 0, 0, 0] ^ 1, buckets[0, 0, 0, 0] ^ 16, 512, -1):

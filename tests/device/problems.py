@@ -250,10 +250,11 @@ def judge_buckets(buckets: Any, x: Any, rotations: Rotations) -> float:
       x: tokens, [B, L, N, H].
       rotations: rotations of the N heads.
     """
-    left, x = np.asarray(buckets), np.asarray(x, np.float64)
+    left, tokens = np.asarray(buckets), np.asarray(x)
     worst = 0.0
-    for factor in rotations.factors:
-        r = np.asarray(factor, np.float64)  # [N, R, B_f/2, H]
+    x = tokens.astype(np.float64)
+    for factor in rotations.factors:  # which the hash rounds to the dtype of the tokens
+        r = np.asarray(factor).astype(tokens.dtype).astype(np.float64)  # [N, R, B_f/2, H]
         half = r.shape[2]
         left, digit = np.divmod(left, 2 * half)
         y = np.einsum("nrah,blnh->brlna", r, x)
