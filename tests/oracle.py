@@ -166,15 +166,11 @@ class Attention(NamedTuple):
       weights: weights [B, N, T, S].
       context: context [B, T, N, D].
       pull_back: dcontext -> its gradients.
-      noise: (dcontext, rng) -> the context and the gradients of q, k, v and the parameters, with
-        every weight, and every logit's gradient w·(dw − Σ w·dw), at the size of its terms and with
-        a random sign. So large are the errors of a row if each of them has a relative error of 1.
     """
 
     weights: np.ndarray
     context: np.ndarray
     pull_back: Callable[[np.ndarray], Gradients]
-    noise: Callable[[np.ndarray, np.random.Generator], tuple[np.ndarray, Gradients]]
 
 
 def attention(score, q, k, v, parameters=(), *, mask=None, bias=None, factor=None) -> Attention:
@@ -204,32 +200,24 @@ def attention(score, q, k, v, parameters=(), *, mask=None, bias=None, factor=Non
     weights = softmax if factor is None else softmax * factor
     context = np.einsum("bnts,bsnd->btnd", weights, v_all)
 
-    def gradients(weights, dlogits, dcontext):
-        dv = np.einsum("bnts,btnd->bsnd", weights, dcontext)
-        dq, dk, *dparameters = of_logits(dlogits)
-        dk, dv = (x.reshape(*x.shape[:2], num_kv_heads, group, -1).sum(3) for x in (dk, dv))
-        summed = tuple(sum_to(d, p.shape) for d, p in zip(dparameters, parameters, strict=True))
-        return Gradients(dq, dk, dv, summed, None, None)
-
     def pull_back(dcontext):
         dcontext = np.asarray(dcontext, np.float64)
         dweights = np.einsum("btnd,bsnd->bnts", dcontext, v_all)
         dsoftmax = dweights if factor is None else dweights * factor
         dlogits = softmax * (dsoftmax - (softmax * dsoftmax).sum(-1, keepdims=True))
-        return gradients(weights, dlogits, dcontext)._replace(
+        dv = np.einsum("bnts,btnd->bsnd", weights, dcontext)
+        dq, dk, *dparameters = of_logits(dlogits)
+        dk, dv = (x.reshape(*x.shape[:2], num_kv_heads, group, -1).sum(3) for x in (dk, dv))
+        return Gradients(
+            dq,
+            dk,
+            dv,
+            tuple(sum_to(d, p.shape) for d, p in zip(dparameters, parameters, strict=True)),
             bias=None if bias is None else sum_to(dlogits, np.shape(bias)),
             factor=None if factor is None else sum_to(dweights * softmax, np.shape(factor)),
         )
 
-    def noise(dcontext, rng):
-        square = np.asarray(dcontext, np.float64) ** 2
-        dweights = np.sqrt(np.einsum("btnd,bsnd->bnts", square, v_all**2))
-        mean = np.sqrt(np.einsum("btnd,btnd->bnt", square, context**2))[..., None]
-        dlogits = np.hypot(weights * dweights, softmax * mean)
-        w, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (weights, dlogits))
-        return np.einsum("bnts,bsnd->btnd", w, v_all), gradients(w, dlogits, dcontext)
-
-    return Attention(weights, context, pull_back, noise)
+    return Attention(weights, context, pull_back)
 
 
 def local_attention(score, q, k, v, centers, half_width, parameters=(), *, gaussian, lengths):
@@ -314,11 +302,6 @@ def errors(got, true) -> np.ndarray:
 def rms(x) -> float:
     """Root mean square: of many errors it is as steady as their largest is not."""
     return float(np.sqrt((x * x).mean()))
-
-
-def row_rms(x) -> np.ndarray:
-    """Root mean square of each row, along the last axis."""
-    return np.sqrt((x * x).mean(-1))
 
 
 def budget(plain, true, eps: float) -> float:

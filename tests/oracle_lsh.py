@@ -115,16 +115,6 @@ def gradients(dcontext, qk, v, counts, *, logit_scale=1.0, key_norm="rms", **opt
     return _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
 
 
-def noise(dcontext, qk, v, counts, rng, *, logit_scale=1.0, key_norm="rms", **options):
-    """One head: the context, dqk and dv of terms with random signs, as `oracle.Attention.noise`."""
-    v, dcontext = (np.asarray(x, np.float64) for x in (v, dcontext))
-    p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
-    dp = np.sqrt(dcontext**2 @ (v**2).T)
-    mean = np.sqrt((dcontext**2 * (p @ v) ** 2).sum(-1, keepdims=True))
-    p, dlogits = (x * rng.choice((-1.0, 1.0), x.shape) for x in (p, p * np.hypot(dp, mean)))
-    return p @ v, _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
-
-
 def _of_logits(dlogits, qk, logit_scale, key_norm):
     """The gradient of qk from that of the logits c·⟨qk_i, k_j⟩."""
     qk = np.asarray(qk, np.float64)

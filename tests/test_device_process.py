@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.device.isolation import Device, Row
+from tests.device.isolation import Device
 from tests.device.scenarios import Check
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -19,59 +19,40 @@ import os, sys, time
 from attnlab.bench import workers
 
 def answer(order, send):
-    for check in order["checks"][1:]:
-        if check["implementation"] == "deadly to compile":
-            os.kill(os.getpid(), 9)
-    way, status = order["checks"][0]["implementation"], "pass"
+    ways = [check["implementation"] for check in order["checks"]]
     send(stage="compiling")
-    if way == "deadly to compile":
+    if "deadly to compile" in ways:
         os.kill(os.getpid(), 9)
     send(stage="running")
-    if way == "deadly":
+    if ways[0] == "deadly":
         print("an illegal instruction", file=sys.stderr, flush=True)
         os.kill(os.getpid(), 11)
-    if way == "hanging":
+    if ways[0] == "hanging":
         time.sleep(60)
-    if way == "faulty":
-        status = "crashed"
+    status = "crashed" if ways[0] == "faulty" else "pass"
     send(row={"status": status, "message": str(os.getpid()), "ratios": {}})
 
 workers.serve(lambda: {}, answer)
 """
 
 
-@pytest.fixture
-def acting(tmp_path, monkeypatch) -> str:
-    """The module of a worker that does what an implementation is called after."""
+def test_a_kernel_that_kills_or_spoils_its_process_takes_no_other_down(tmp_path, monkeypatch):
+    """After a CUDA error whatever the process does fails as well: the others get a fresh one."""
     (tmp_path / "acts.py").write_text(ACTS)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    return "acts"
-
-
-def rows_of(module: str, *names: str) -> dict[str, Row]:
+    names = ["a", "faulty", "b", "deadly", "c", "deadly to compile", "d", "hanging", "e"]
     made = [Check("dot", "full", name, "float32") for name in names]
-    with Device(module, run_seconds=1.0) as device:
-        return {c.implementation: device.check(c, made[i:]) for i, c in enumerate(made, 1)}
-
-
-def test_a_kernel_that_kills_its_process_takes_no_other_down(acting):
-    rows = rows_of(acting, "a", "deadly", "b", "deadly to compile", "c")
+    began = time.monotonic()
+    with Device("acts", run_seconds=1.0) as device:
+        rows = {x.implementation: device.check(x, made[i:]) for i, x in enumerate(made, 1)}
     assert {name: row.status for name, row in rows.items()} == {
-        **dict.fromkeys("abc", "pass"),
-        "deadly": "crashed",
-        "deadly to compile": "crashed",
+        **dict.fromkeys("abcde", "pass"),
+        **dict.fromkeys(["faulty", "deadly", "deadly to compile", "hanging"], "crashed"),
     }
+    assert rows["a"].message == rows["faulty"].message != rows["b"].message
     said = "killed (SIGSEGV) while running: an illegal instruction"
     assert rows["deadly"].message == said
     assert rows["deadly to compile"].message.endswith("while compiling")
-
-
-def test_what_fails_or_hangs_on_the_device_takes_its_process_along(acting):
-    """After a CUDA error whatever the process does fails as well: the others get a fresh one."""
-    began = time.monotonic()
-    rows = rows_of(acting, "a", "faulty", "b", "hanging", "c")
-    assert [row.status for row in rows.values()] == ["pass", "crashed", "pass", "crashed", "pass"]
-    assert rows["a"].message == rows["faulty"].message != rows["b"].message
     assert rows["hanging"].message == "stopped: it took too long while running"
     assert time.monotonic() - began < 60
 

@@ -22,6 +22,7 @@ from attnlab import (
 )
 from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
+from attnlab.testing import judging
 from tests.daily import daily
 
 
@@ -66,6 +67,22 @@ def tiles_heads(q, k, v, *, mask=None):
 
 def float32_alone(q, k, v, *, mask=None):
     return weighted(q, k, v, mask=mask).astype(jnp.float32)
+
+
+def loses_a_row_of_a_thousand(q, k, v, *, mask=None):
+    """As a kernel in half precision may, in its last block."""
+    context = weighted(q, k, v, mask=mask)
+    if q.dtype == jnp.bfloat16 and q.shape[1] > 1000:
+        return context.at[:, 1000].set(0)
+    return context
+
+
+def decides_by_rounding(q, k, v, *, mask=None):
+    """As a hash may: a row is another one in half precision, by its numbers."""
+    context = weighted(q, k, v, mask=mask)
+    if q.dtype == jnp.bfloat16:
+        return context.at[:, jnp.argmax(q[0, :, 0, 0])].set(0)
+    return context
 
 
 def causal_by_rows(q, k, v, *, mask=None):
@@ -275,11 +292,40 @@ def test_all_contracts_are_broken_above():
         (OneShort, "definition", "query 0 sees key 0, not in key_range: 0, 0"),
         (leaks_in_whole_tiles, "causal", "after positions 1, … changed, of 128"),
         (another_where_lengths_differ, "lengths", "context of 5 queries, where"),
+        (loses_a_row_of_a_thousand, "bfloat16", "in roundings, of context[0, 1000, 0] is"),
     ],
 )
 def test_a_contract_is_broken_at_its_borders(mechanism, contract, words):
     outcome = testing.outcome(mechanism, contract)
     assert outcome.verdict == "no" and words in outcome.words, outcome
+
+
+def test_where_rounding_decides_nobody_is_accused():
+    assert testing.outcome(decides_by_rounding, "bfloat16").verdict == "yes"
+
+
+@pytest.mark.parametrize("value", [0, np.nan])
+def test_the_judge_sees_a_row_among_a_thousand(value):
+    """Which the mean over an output forgives, as rows are smaller the more keys they see."""
+    rng = np.random.default_rng(0)
+    sizes = np.linspace(1, 0.03, 1024)[:, None, None]
+    true = {"context": rng.normal(size=(1, 1024, 1, 64)) * sizes}
+    nearby = [judging.moved(true, judging.rounding("bfloat16"), seed) for seed in range(4)]
+    options = {"dtype": "bfloat16", "length": 1024}
+    got = {"context": true["context"].astype(jnp.bfloat16)}
+    assert max(judging.judge(got, true, nearby, **options).values()) < 1
+    got["context"][0, -1] = value
+    ratios = judging.judge(got, true, nearby, **options)
+    assert ratios["context, worst row"] > 20 and (ratios["context"] < 1 or np.isnan(value))
+
+
+def test_the_judge_lets_terms_cancel_but_not_in_a_context():
+    true = np.array([[1.0, 1.0], [0.0, 0.0]])
+    outputs = {"context": true, "d_q": true}
+    nearby = [{name: x * (1 + 2**-8) for name, x in outputs.items()}]
+    got = {name: x + 2**-8 for name, x in outputs.items()}
+    ratios = judging.judge(got, outputs, nearby, dtype="bfloat16", length=2)
+    assert ratios["d_q, worst row"] < 1 < ratios["context, worst row"]
 
 
 @pytest.mark.slow

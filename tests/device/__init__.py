@@ -1,4 +1,4 @@
-"""Tests for the accelerator that is there: each kernel against float64 NumPy.
+"""Tests for the accelerator that is there: each kernel against the plain version in float64.
 
     launch/local test --device
     python -m pytest tests/device                     # nothing installed but jax, flax and pytest
@@ -7,9 +7,9 @@
 
 Every implementation (cuDNN, splash, tokamax, the Pallas kernels, blockwise, dense) that accepts a
 scenario is checked in bfloat16 and float32, context and gradients, in the mean and in the worst
-row; LSH on given buckets; the hash; a mesh of all devices; and of the contract list
-(`tests.mechanism_cases`) what has no kernel, against itself in float64 on the CPU. What may break
-on a device comes first: the defaults and kernels in bfloat16.
+row, by the judge of `attnlab.testing`; LSH on given buckets; the hash; a mesh of all devices; and
+of the contract list (`tests.mechanism_cases`) what has no kernel. The truth is the plain version's
+in float64 on the CPU. What may break on a device comes first: the defaults and kernels in bfloat16.
 
 The checks run in a process of their own, which is replaced where it died, hung or failed on the
 device, so that one kernel takes no other down. Each check's ratios are a line of JSON in
@@ -21,6 +21,5 @@ tests end with one line and status 2.
 | --- | --- |
 | `scenarios` | what is checked, in which order |
 | `problems` | arrays, their truth in float64, the function of an implementation |
-| `judging` | errors over their budgets |
 | `worker`, `isolation` | the process with the device; its replacement |
 """

@@ -70,4 +70,4 @@ class Device(Workers):
         if ahead:  # whose fault was it? One by one shows it
             self._alone = len(ahead)
             return self.check(check)
-        return Row(check, "crashed", f"{why} while {stage}{f': {said}' * bool(said)}")
+        return Row(check, "crashed", f"{why} while {stage}: {said}".removesuffix(": "))

@@ -1,4 +1,9 @@
-"""What a check compares: arrays, their truth in float64, and the function of an implementation.
+"""What a check compares: an implementation on the device, and the plain version in float64.
+
+The plain version is the "dense" implementation of the same mechanism on the CPU, or the mechanism
+itself where it has no other; the tests for the CPU hold both to NumPy. The inputs are numbers that
+bfloat16 can hold, so that one truth serves every dtype. float32 programs run at precision HIGHEST:
+the rounding of matrix products that is some devices' default (TF32, bfloat16) is not allowed for.
 
 A bucket is the axis that a vector is nearest to. Where two axes are equally near up to rounding,
 either bucket is right. The device sums H products in float32, in any order: an error of at most
@@ -8,7 +13,7 @@ by more than the errors of the two projections together.
 
 import dataclasses
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -16,12 +21,27 @@ import jax.numpy as jnp
 import numpy as np
 
 import attnlab
+from attnlab import masks
+from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import Rotations, make_rotations
-from tests import mechanisms, oracle, oracle_lsh
-from tests.device.judging import Arrays, Truth, judge, over, representable, row_sizes
-from tests.device.scenarios import DEFAULT, DIVIDED, LARGE, MESH, Check, Scenario
-from tests.oracle_scores import SCORES, ScoreCase
+from attnlab.testing import Sizes
+from attnlab.testing.judging import judge, moved, ratio, rounding
+from tests import mechanism_cases
+from tests.device.scenarios import (
+    CONTRACT,
+    DEFAULT,
+    DIVIDED,
+    LARGE,
+    Scenario,
+    count_sharers,
+    scenario_of,
+)
+from tests.mechanism_cases import Mechanism
+from tests.oracle_scores import SCORES
 
+Arrays = dict[str, Any]
+_DISTINCT = 3  # heads of large arrays: the others are copies of them, whose truth is known too
+_NEARBY = 4  # truths of moved inputs
 _HASHED = (2, 1024, 4, 64)  # [B, L, N, H]
 
 
@@ -30,301 +50,186 @@ class Problem:
     """One function, its arguments, and the truth.
 
     Attributes:
-      arrays: arguments by name; integers get no gradient.
-      dcontext: cotangent of the context.
-      truth: (arrays, dcontext) -> the oracle's answer, for the part that is judged.
+      arrays: arguments by name, and "dcontext", the cotangent of the context; integers get no
+        gradient.
       apply: (implementation, arrays) -> context.
       plain: (arrays) -> context, by the plain version.
-      plain_is: name of the implementation that `plain` is; None = it is none.
-      other_future: (arrays, t) -> arrays that differ at positions ≥ t; None if not causal.
-      heads: the examples and heads that `truth` knows, (b, n) each; None = all.
+      length: number of keys.
+      causal: whether the mask hides the future.
+      copies: (B, N) of large arrays, whose heads are copies of those in `arrays`; None = no copies.
     """
 
     arrays: Arrays
-    dcontext: np.ndarray
-    truth: Callable[[Arrays, np.ndarray], Truth]
     apply: Callable[[str, Arrays], jax.Array]
     plain: Callable[[Arrays], jax.Array]
-    plain_is: str | None = None
-    other_future: Callable[[Arrays, int], Arrays] | None = None
-    heads: Sequence[tuple[int, int]] | None = None
-
-    def given(self, arrays: Arrays, dtype: str) -> tuple[Arrays, Arrays, jax.Array]:
-        """The arguments of `program`, on the device and in a dtype."""
-        real = {k: jnp.asarray(x, dtype) for k, x in arrays.items() if x.dtype.kind == "f"}
-        whole = {k: jnp.asarray(x) for k, x in arrays.items() if x.dtype.kind != "f"}
-        return real, whole, jnp.asarray(self.dcontext, dtype)
-
-    def part(self, x: Any) -> np.ndarray:
-        """Of [B, L, N, H] what `truth` knows: the chosen heads, [heads, L, 1, H]."""
-        x = np.asarray(x)
-        return x if self.heads is None else np.stack([x[b, :, n : n + 1] for b, n in self.heads])
+    length: int
+    causal: bool = False
+    copies: tuple[int, int] | None = None
 
     @functools.cached_property
-    def answer(self) -> Truth:
-        """The truth of `arrays`."""
-        true = self.truth(self.arrays, self.dcontext)
-        return true._replace(sizes=functools.cache(true.sizes))
+    def true(self) -> Arrays:
+        """The outputs in float64."""
+        return self.run_plainly(self.arrays)
+
+    def judge(self, got: Arrays, dtype: str) -> dict[str, float]:
+        """Errors over what is allowed, by name."""
+        return judge(got, self.true, nearby(self, dtype), dtype=dtype, length=self.length)
+
+    def given(self, arrays: Arrays, dtype: str) -> tuple[Arrays, Arrays]:
+        """The arguments of `program`, on the device and in a dtype: real numbers and integers."""
+        axes = {name: 3 if name == "buckets" else 2 for name in arrays}
+        return _as_arguments({name: self._copy(x, axes[name]) for name, x in arrays.items()}, dtype)
 
     @property
     def cut(self) -> int:
-        """The t of `other_future`: near the middle, not at the edge of a block."""
-        return self.dcontext.shape[1] // 2 + 3
+        """A position near the middle, not at the edge of a block."""
+        return self.length // 2 + 3
+
+    def with_another_future(self) -> Arrays:
+        """The arrays, redrawn from `cut` on, with values a hundred times as large."""
+        rng = np.random.default_rng(1)
+        changed = {name: np.array(x) for name, x in self.arrays.items()}
+        for name in changed.keys() & {"q", "k", "v", "qk"}:
+            late = changed[name][:, self.cut :]  # [B, L - cut, N, H]
+            late[...] = representable(rng.normal(size=late.shape) * (100 if name == "v" else 1))
+        if "buckets" in changed:
+            late = changed["buckets"][:, :, self.cut :]  # [B, R, L - cut, N]
+            late[...] = rng.permutation(late.ravel()).reshape(late.shape)
+        return changed
+
+    def judge_past(self, before: Any, after: Any, dtype: str) -> float:
+        """How far another future moved the past, over eight roundings of its largest number."""
+        past = [np.asarray(x, np.float64)[:, : self.cut] for x in (before, after)]
+        return ratio(np.abs(past[1] - past[0]), 8 * rounding(dtype) * np.abs(past[0]).max())
+
+    @functools.cached_property
+    def _plain_program(self) -> Any:
+        return program(self.plain, "float64")
+
+    def run_plainly(self, arrays: Arrays) -> Arrays:
+        """The outputs in float64, on the CPU."""
+        with jax.enable_x64(True), jax.default_device(jax.devices("cpu")[0]):
+            outputs = self._plain_program(*_as_arguments(arrays, "float64"))
+            return {name: self._copy(np.asarray(x), 2) for name, x in outputs.items()}
+
+    def _copy(self, x: Any, heads: int) -> Any:
+        """[3, …, 1, …] with an axis of heads to [B, …, N, …]; as it is without copies."""
+        if self.copies is None:
+            return x
+        which = np.arange(np.prod(self.copies)).reshape(self.copies) % _DISTINCT  # [B, N]
+        return np.moveaxis(np.squeeze(x, heads)[which], 1, heads)
+
+
+@functools.lru_cache(4)
+def nearby(problem: Problem, dtype: str) -> list[Arrays]:
+    """The outputs in float64 of inputs that are off as this dtype rounds."""
+    share = rounding(dtype)
+    return [problem.run_plainly(moved(problem.arrays, share, seed)) for seed in range(_NEARBY)]
 
 
 def program(apply: Callable[[Arrays], jax.Array], dtype: str) -> Any:
-    """A jitted function (reals, integers, dcontext) -> the context and the gradients, by name."""
-    precision = "highest" if dtype == "float32" else None
+    """A jitted function (reals, integers) -> the context and the gradients, by name."""
+    precision = None if dtype == "bfloat16" else "highest"
 
-    def run(real: Arrays, whole: Arrays, dcontext: jax.Array) -> Arrays:
+    def run(real: Arrays, whole: Arrays) -> Arrays:
+        arrays = {name: x for name, x in real.items() if name != "dcontext"}
         with jax.default_matmul_precision(precision):
-            context, pull_back = jax.vjp(lambda real: apply(real | whole), real)
-            grads = pull_back(dcontext.astype(context.dtype))[0]
+            context, pull_back = jax.vjp(lambda arrays: apply(arrays | whole), arrays)
+            grads = pull_back(real["dcontext"].astype(context.dtype))[0]
         return {"context": context} | {f"d_{name}": x for name, x in grads.items()}
 
     return jax.jit(run)
 
 
-def problem(mechanism: str, scenario: Scenario, *, interpreted: bool = False) -> Problem:
-    """The problem of a mechanism in a scenario; its Pallas kernels may be interpreted."""
-    made = _lsh(scenario) if mechanism == "lsh" else _exact(mechanism, scenario)
-    return dataclasses.replace(made, apply=_by_name(made.apply, interpreted))
+def _as_arguments(arrays: Arrays, dtype: str) -> tuple[Arrays, Arrays]:
+    real = {name: jnp.asarray(x, dtype) for name, x in arrays.items() if x.dtype.kind == "f"}
+    return real, {name: jnp.asarray(x) for name, x in arrays.items() if name not in real}
 
 
-def _by_name(
-    apply: Callable[[Any, Arrays], jax.Array], interpreted: bool
-) -> Callable[..., jax.Array]:
-    """`apply` by the names of implementations, those over a mesh of devices included."""
+def representable(x: Any) -> np.ndarray:
+    """The nearest numbers that bfloat16 can hold, in float64; integers as they are."""
+    x = np.asarray(x)
+    return x if x.dtype.kind != "f" else x.astype(jnp.bfloat16).astype(np.float64)
 
-    def named(name: str, arrays: Arrays) -> jax.Array:
+
+def problem(mechanism: str, name: str, *, small: bool = False) -> Problem:
+    """The problem of a mechanism in a scenario; a small one has interpreted Pallas kernels."""
+    if name == CONTRACT:
+        return _without_kernels(mechanism)
+    scenario = scenario_of(mechanism, name)
+    return of_scenario(mechanism, scenario.small() if small else scenario, interpreted=small)
+
+
+def of_scenario(mechanism: str, scenario: Scenario, *, interpreted: bool = False) -> Problem:
+    """The problem of a mechanism with these sizes and this mask."""
+    mask, sides = scenario.mask(scenario.sizes), scenario.window
+    if sides is not None and mechanism != "window":
+        mask = masks.Window(*sides) if mask is None else masks.Window(*sides) & mask
+
+    def made(implementation: Any) -> Mechanism:
+        if mechanism == "lsh":
+            return mechanism_cases.lsh_self(implementation, scenario.chunk_size)
+        if mechanism == "window":
+            return mechanism_cases.window(implementation, sides)
+        score = next(case for case in SCORES if case.name == mechanism)
+        return mechanism_cases.exact(score, implementation)
+
+    def apply(name: str, arrays: Arrays) -> jax.Array:
         if name in DIVIDED:
             devices = jax.local_devices()
-            mesh = jax.sharding.Mesh(np.array(devices[: MESH.sharers(len(devices))]), ("devices",))
-            with attnlab.over(mesh, **{DIVIDED[name]: "devices"}):
-                return apply(None, arrays)
+            sharers = np.array(devices[: count_sharers(len(devices))])
+            with attnlab.over(jax.sharding.Mesh(sharers, ("each",)), **{DIVIDED[name]: "each"}):
+                return made(None).apply(arrays, mask)
         if interpreted and name == "pallas":
-            return apply(attnlab.Pallas(8, 16, interpret=True), arrays)
-        return apply(None if name == DEFAULT else name, arrays)
+            return made(attnlab.Pallas(8, 16, interpret=True)).apply(arrays, mask)
+        return made(None if name == DEFAULT else name).apply(arrays, mask)
 
-    return named
-
-
-def _heads(scenario: Scenario) -> list[tuple[int, int]] | None:
-    """Three heads of large arrays: the first, the last, and one between them."""
-    if scenario.name != LARGE.name:
-        return None
-    b, n = scenario.sizes.batch, scenario.sizes.num_heads
-    return sorted({(0, 0), (b // 2, n // 2), (b - 1, n - 1)})
-
-
-def _of_heads(
-    heads: Sequence[tuple[int, int]], of_head: Callable[..., Truth]
-) -> Callable[[Arrays, np.ndarray], Truth]:
-    """The truth of some heads, in the shape of `Problem.part`.
-
-    Args:
-      heads: examples and heads.
-      of_head: (arrays [1, L, 1, ·], dcontext [1, L, 1, D], b, n) -> the answer for one head.
-    """
-
-    def truth(arrays: Arrays, dcontext: np.ndarray) -> Truth:
-        real = {name: x for name, x in arrays.items() if x.dtype.kind == "f"}
-
-        def one(x: np.ndarray, b: int, n: int) -> np.ndarray:
-            return x[b : b + 1, :, n : n + 1]
-
-        answers = [
-            of_head({k: one(x, b, n) for k, x in real.items()}, one(dcontext, b, n), b, n)
-            for b, n in heads
-        ]
-
-        def stack(parts: Sequence[Arrays]) -> Arrays:
-            return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-        return Truth(
-            stack([answer.values for answer in answers]),
-            lambda: stack([answer.sizes() for answer in answers]),
-        )
-
-    return truth
-
-
-# --------------------------------------------------------------------------------- exact attention
-
-
-def _exact(name: str, scenario: Scenario) -> Problem:
-    """On q, k, v and the score's parameters; the plain version is "dense"."""
-    score = next(c for c in SCORES if c.name == ("scaled_dot" if name == "window" else name))
-    rng = np.random.default_rng(0)
-    q, k, v = score.qkv(rng, scenario.sizes)
-    arrays = {"q": q, "k": k, "v": v} | _named(score.parameters(rng, scenario.sizes))
-    dcontext = representable(rng.normal(size=(*q.shape[:3], v.shape[-1])))
-    heads = _heads(scenario)
-    mask, plain_is = scenario.mask(), "dense" if heads is None else "blockwise"
-    if name == "window":
-        mask = dataclasses.replace(scenario, window=None).mask()
-
-    def apply(way: Any, arrays: Arrays) -> jax.Array:
-        if name == "window":
-            return mechanisms.window(way, scenario.window).apply(arrays, mask)
-        return mechanisms.exact(score, way).apply(arrays, mask)
-
-    if heads is None:
-        truth = functools.partial(true, score, scenario.picture())
-    else:
-        seen = np.tri(q.shape[1], dtype=bool)
-        truth = _of_heads(heads, lambda arrays, dcontext, *_: true(score, seen, arrays, dcontext))
-
-    return Problem(
-        arrays={name: representable(x) for name, x in arrays.items()},
-        dcontext=dcontext,
-        truth=truth,
-        apply=apply,
-        plain=lambda arrays: apply(plain_is, arrays),
-        plain_is=plain_is,
-        other_future=_other_keys if scenario.causal else None,
-        heads=heads,
-    )
-
-
-def true(score: ScoreCase, seen: np.ndarray, arrays: Arrays, dcontext: np.ndarray) -> Truth:
-    """The oracle's answer, where query i may see key j if `seen` [B, 1, T, S] is True."""
-    parameters = [x for name, x in sorted(arrays.items()) if name.startswith("parameter")]
-    answer = oracle.attention(score.equation, *(arrays[x] for x in "qkv"), parameters, mask=seen)
-
-    def named(context: np.ndarray, grads: oracle.Gradients) -> Arrays:
-        of = {"q": grads.q, "k": grads.k, "v": grads.v} | _named(grads.parameters)
-        return {"context": context} | {f"d_{name}": x for name, x in of.items()}
-
-    def sizes() -> Arrays:
-        rng = np.random.default_rng(3)
-        return row_sizes([named(*answer.noise(dcontext, rng)) for _ in range(2)])
-
-    return Truth(named(answer.context, answer.pull_back(dcontext)), sizes)
-
-
-def _other_keys(arrays: Arrays, at: int) -> Arrays:
-    """The arrays, with keys and values from position `at` on redrawn, a hundred times as large."""
-    rng = np.random.default_rng(1)
-    changed = {name: np.array(arrays[name]) for name in "kv"}
-    for x in changed.values():
-        x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * 100)
-    return arrays | changed
-
-
-def _named(parameters: Any) -> Arrays:
-    return {f"parameter_{i}": x for i, x in enumerate(parameters)}
-
-
-# ----------------------------------------------------------------------------------- LSH attention
-
-
-def _lsh(scenario: Scenario) -> Problem:
-    """On qk, v and buckets, with as many heads as the scenario has for keys."""
-    sizes, rng = scenario.sizes, np.random.default_rng(0)
-    rows, length = (sizes.batch, sizes.keys), sizes.keys
-    num_buckets = max(2, length // 12)  # each holds a few tokens, and chunks end within buckets
-    hashed = sizes.batch, scenario.num_hashes, length, sizes.num_heads
-    buckets = rng.integers(0, num_buckets, hashed, dtype=np.int32)
-    arrays = {
-        "qk": representable(rng.normal(size=(*rows, sizes.num_heads, sizes.width))),
-        "v": representable(rng.normal(size=(*rows, sizes.num_kv_heads, sizes.value_width))),
-        "buckets": buckets,
-    }
-    valid = np.arange(length) < scenario.kv_lengths[:, None] if scenario.padded else None
-    where = {"chunk_size": scenario.chunk_size, "causal": scenario.causal}
-    heads = _heads(scenario)
-
-    def apply(way: Any, arrays: Arrays) -> jax.Array:
-        return mechanisms.lsh_self(way, scenario.chunk_size).apply(arrays, scenario.mask())
-
-    if heads is None:
-        segments = scenario.segments if scenario.segmented else None
-        counts = oracle_lsh.all_counts(buckets, valid=valid, segments=segments, **where)
-        truth = functools.partial(true_of_lsh, counts, valid)
-        plain = functools.partial(_plain_lsh, counts > 0, valid)
-    else:
-        known = {
-            (b, n): oracle_lsh.visible_counts(buckets[b, :, :, n], **where)[None, None]
-            for b, n in heads
-        }
-        truth = _of_heads(heads, lambda x, dcontext, *at: true_of_lsh(known[at], None, x, dcontext))
-        plain = functools.partial(apply, "sorted")
-
-    def other_tokens(arrays: Arrays, at: int) -> Arrays:
-        """The arrays, redrawn from position `at` on, with values a hundred times as large."""
-        rng = np.random.default_rng(1)
-        changed = {name: np.array(x) for name, x in arrays.items()}
-        for name, scale in (("qk", 1), ("v", 100)):
-            x = changed[name]
-            x[:, at:] = representable(rng.normal(size=x[:, at:].shape) * scale)
-        late = changed["buckets"][:, :, at:]
-        late[...] = rng.integers(0, num_buckets, late.shape)
-        return changed
-
+    copies, sizes = None, scenario.sizes
+    if scenario.name == LARGE.name:
+        copies = sizes.batch, sizes.num_heads
+        sizes = sizes._replace(batch=_DISTINCT, num_kv_heads=1, group_size=1)
+    arrays = _draw(made("dense"), sizes)
+    if mechanism == "lsh":  # each bucket holds a few tokens, and chunks end within buckets
+        shape = sizes.batch, scenario.num_hashes, sizes.keys, sizes.num_heads
+        buckets = np.random.default_rng(2).integers(0, max(2, sizes.keys // 12), shape)
+        arrays["buckets"] = buckets.astype(np.int32)
     return Problem(
         arrays=arrays,
-        dcontext=representable(rng.normal(size=(*rows, sizes.num_heads, sizes.value_width))),
-        truth=truth,
         apply=apply,
-        plain=plain,
-        plain_is=None if heads is None else "sorted",
-        other_future=other_tokens if scenario.causal else None,
-        heads=heads,
+        plain=lambda arrays: made("dense").apply(arrays, mask),
+        length=sizes.keys,
+        causal=mask is not None and bool(mask.hides_future),
+        copies=copies,
     )
 
 
-def true_of_lsh(
-    counts: np.ndarray, valid: np.ndarray | None, arrays: Arrays, dcontext: np.ndarray
-) -> Truth:
-    """The oracle's answer, where query i may see key j if `counts` [B, N, L, L] is above 0."""
-    qk, heads = arrays["qk"], counts.shape[1]
-    group = heads // arrays["v"].shape[2]
-    v = np.repeat(arrays["v"], group, axis=2)
+def _without_kernels(name: str) -> Problem:
+    """A mechanism of the contract list beside itself; what hashes is given its buckets."""
+    mechanism = mechanism_cases.BY_NAME[name]
+    sizes = mechanism.sizes()
+    arrays = _draw(mechanism, sizes)
+    visible = np.ones((sizes.batch, sizes.keys), bool)
+    visible[0, 1:] = visible[1, -2:] = visible[2] = False
+    mask = mechanism.mask(visible, mechanism.causal)
 
-    def every_head(function: Callable[..., Sequence[np.ndarray]]) -> Arrays:
-        """Applies (dcontext, qk, v, counts, valid) -> (context, d_qk, d_v) to each head."""
-        wholes = [np.zeros(x.shape) for x in (dcontext, qk, v)]
-        for b, n in np.ndindex(counts.shape[:2]):
-            rows = [x[b, :, n] for x in (dcontext, qk, v)]
-            of_head = function(*rows, counts[b, n], None if valid is None else valid[b])
-            for whole, one in zip(wholes, of_head, strict=True):
-                whole[b, :, n] = one
-        dv = wholes[2].reshape(*v.shape[:2], -1, group, v.shape[3]).sum(3)
-        return {"context": wholes[0], "d_qk": wholes[1], "d_v": dv}
+    def apply(arrays: Arrays) -> jax.Array:
+        if "q_buckets" not in arrays:
+            return mechanism.apply(arrays, mask)
+        given = [arrays[x] for x in ("q", "k", "v", "q_buckets", "k_buckets")]
+        implementation = name.rpartition("-")[2]
+        return lsh_cross_attention(*given, chunk_size=5, mask=mask, implementation=implementation)
 
-    def exactly(dcontext: Any, qk: Any, v: Any, counts: Any, valid: Any) -> Any:
-        context = oracle_lsh.attend(qk, v, counts, valid=valid)
-        return context, *oracle_lsh.gradients(dcontext, qk, v, counts, valid=valid)
-
-    def sizes() -> Arrays:
-        rng = np.random.default_rng(3)
-
-        def noise(dcontext: Any, qk: Any, v: Any, counts: Any, valid: Any) -> Any:
-            return oracle_lsh.noise(dcontext, qk, v, counts, rng, valid=valid)
-
-        return row_sizes([every_head(noise) for _ in range(2)])
-
-    return Truth(every_head(exactly), sizes)
+    if name.startswith("lsh_cross"):
+        for side in "qk":
+            buckets = mechanism_cases.buckets(jnp.asarray(arrays[side], jnp.float32))
+            arrays[f"{side}_buckets"] = np.asarray(buckets)
+    return Problem(arrays, lambda name, arrays: apply(arrays), apply, length=sizes.keys)
 
 
-def _plain_lsh(seen: np.ndarray, valid: np.ndarray | None, arrays: Arrays) -> jax.Array:
-    """softmax_j(⟨qk_i, k_j⟩) v_j over the pairs `seen` [B, N, L, L], k = qk / |qk| by "rms"."""
-    qk, v = arrays["qk"], arrays["v"]
-    length, width = qk.shape[1], qk.shape[3]
-    square = jnp.sum(jnp.square(qk.astype(jnp.float32)), -1, keepdims=True)
-    keys = (qk / jnp.sqrt(square + 1e-6 * width)).astype(qk.dtype)
-    sums = {"preferred_element_type": jnp.float32}
-    logits = jnp.einsum("bqnh,bknh->bnqk", qk, keys, **sums)
-    alone = ~seen.any(-1, keepdims=True)
-    shown = seen | (alone & np.eye(length, dtype=bool))
-    weights = jax.nn.softmax(jnp.where(shown, logits, -1e30)).astype(v.dtype)
-    v = jnp.repeat(v, qk.shape[2] // v.shape[2], axis=2)
-    context = jnp.einsum("bnqk,bknd->bqnd", weights, v, **sums).astype(v.dtype)
-    return context if valid is None else jnp.where(valid[:, :, None, None], context, 0)
-
-
-# ---------------------------------------------------------------------------------------- the hash
+def _draw(mechanism: Mechanism, sizes: Sizes) -> Arrays:
+    drawn = mechanism.make(np.random.default_rng(0), sizes)
+    drawn["dcontext"] = np.random.default_rng(1).normal(size=mechanism.output(sizes))
+    return {name: representable(x) for name, x in drawn.items()}
 
 
 def hash_arguments(dtype: str) -> tuple[jax.Array, Rotations]:
@@ -345,45 +250,19 @@ def judge_buckets(buckets: Any, x: Any, rotations: Rotations) -> float:
       x: tokens, [B, L, N, H].
       rotations: rotations of the N heads.
     """
-    left, x = np.asarray(buckets), np.asarray(x, np.float64)
+    left, tokens = np.asarray(buckets), np.asarray(x)
     worst = 0.0
-    for factor in rotations.factors:
-        r = np.asarray(factor, np.float64)  # [N, R, B_f/2, H]
+    x = tokens.astype(np.float64)
+    for factor in rotations.factors:  # which the hash rounds to the dtype of the tokens
+        r = np.asarray(factor).astype(tokens.dtype).astype(np.float64)  # [N, R, B_f/2, H]
         half = r.shape[2]
         left, digit = np.divmod(left, 2 * half)
         y = np.einsum("nrah,blnh->brlna", r, x)
-        rounding = (x.shape[-1] + 1) * 2.0**-24 * np.einsum("nrah,blnh->brlna", abs(r), abs(x))
+        error = (x.shape[-1] + 1) * 2.0**-24 * np.einsum("nrah,blnh->brlna", abs(r), abs(x))
         nearest = np.abs(y).argmax(-1)[..., None]
         axis = (digit % half)[..., None]
         own = np.take_along_axis(y, axis, -1) * np.where(digit < half, 1, -1)[..., None]
         short = np.take_along_axis(np.abs(y), nearest, -1) - own
-        allowed = sum(np.take_along_axis(rounding, i, -1) for i in (nearest, axis))
-        worst = max(worst, over(short, allowed))
-    return worst if not left.any() else over(1.0, 0.0)  # a number that is no bucket
-
-
-# ------------------------------------------------------------------------------- without kernels
-
-
-def against_itself(check: Check) -> dict[str, float]:
-    """A mechanism of the contract list on the device, beside itself in float64 on the CPU."""
-    mechanism = mechanisms.BY_NAME[check.mechanism]
-    sizes = mechanism.sizes()
-    arrays = mechanism.make(np.random.default_rng(0), sizes)
-    arrays = {name: representable(x) for name, x in arrays.items()}
-    dcontext = representable(np.random.default_rng(1).normal(size=mechanism.output(sizes)))
-    visible = np.ones((sizes.batch, sizes.keys), bool)
-    visible[0, 1:] = visible[1, -2:] = visible[2] = False
-
-    def computed(device: jax.Device, dtype: str) -> Arrays:
-        with jax.enable_x64(dtype == "float64"), jax.default_device(device):
-            mask = mechanism.mask and mechanism.mask(visible, mechanism.causal)
-            given = {name: jnp.asarray(x, dtype) for name, x in arrays.items()}
-            run = program(lambda arrays: mechanism.apply(arrays, mask), dtype)
-            return jax.tree.map(np.asarray, run(given, {}, jnp.asarray(dcontext, dtype)))
-
-    [cpu, *_] = jax.devices("cpu")
-    true = Truth(computed(cpu, "float64"))
-    return judge(
-        computed(jax.devices()[0], check.dtype), computed(cpu, check.dtype), true, check.dtype
-    )
+        allowed = np.take_along_axis(error, nearest, -1) + np.take_along_axis(error, axis, -1)
+        worst = max(worst, ratio(short, allowed))
+    return worst if not left.any() else ratio(1.0, 0.0)  # a number that is no bucket

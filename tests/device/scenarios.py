@@ -1,15 +1,14 @@
-"""What is checked on a device: every mechanism × implementation × dtype, scenario by scenario."""
+"""What is checked on a device: every mechanism × scenario × implementation × dtype."""
 
 import dataclasses
-import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
 from attnlab import masks
 from attnlab.ops.attention import IMPLEMENTATIONS
 from attnlab.testing import Sizes
-from tests import oracle
 from tests.mechanism_cases import MECHANISMS
 from tests.oracle_scores import SCORES
 
@@ -26,79 +25,64 @@ class Scenario:
     Attributes:
       name: name of the scenario.
       sizes: sizes of the arrays; `hidden` is the width of the concat score.
-      causal: whether the mask has `masks.Causal()`.
-      window: keys to the left and to the right in `masks.Window`; None = the mask has none.
-      padded: whether the mask has `masks.Padding`: the last example then has no key at all.
-      segmented: whether the mask has `masks.Segments`, three of them.
+      mask: function of the sizes that returns the mask, less the window.
+      window: keys to the left and to the right that are seen; None = all.
       chunk_size: chunk length C of LSH.
       num_hashes: hash rounds R of LSH.
+      shrinks_by: by how much the lengths are divided where kernels are interpreted.
     """
 
     name: str
     sizes: Sizes
-    causal: bool = False
+    mask: Callable[[Sizes], masks.Mask | None]
     window: tuple[int, int] | None = None
-    padded: bool = False
-    segmented: bool = False
     chunk_size: int = 16
     num_hashes: int = 4
-
-    @functools.cached_property
-    def kv_lengths(self) -> np.ndarray:
-        """Numbers of keys that are not padding, [B]: from all in the first example to none."""
-        return np.linspace(self.sizes.keys, 0, self.sizes.batch).astype(np.int32)
-
-    @functools.cached_property
-    def segments(self) -> np.ndarray:
-        """Ids of the segments, [B, T]; each example has other boundaries."""
-        at, half = np.arange(self.sizes.queries), self.sizes.queries // 2
-        cuts = [(self.sizes.queries // (3 + b), half + b) for b in range(self.sizes.batch)]
-        return np.array([(at >= a).astype(int) + (at >= b) for a, b in cuts], np.int32)
-
-    def mask(self) -> masks.Mask | None:
-        """The mask for the library."""
-        parts: list[masks.Mask] = []
-        if self.causal:
-            parts.append(masks.Causal())
-        if self.window:
-            parts.append(masks.Window(*self.window))
-        if self.padded:
-            parts.append(masks.Padding(self.kv_lengths))
-        if self.segmented:
-            parts.append(masks.Segments(self.segments))
-        return functools.reduce(lambda a, b: a & b, parts) if parts else None
-
-    def picture(self) -> np.ndarray:
-        """The mask for the oracle, [B, 1, T, S]."""
-        lengths = self.sizes.queries, self.sizes.keys
-        seen = np.ones((self.sizes.batch, 1, *lengths), bool)
-        if self.causal:
-            seen &= np.tri(*lengths, dtype=bool)
-        if self.window:
-            seen &= oracle.window(*lengths, *self.window)
-        for b in range(self.sizes.batch):
-            if self.padded:
-                seen[b] &= oracle.padding(*lengths, self.kv_lengths[b])
-            if self.segmented:
-                seen[b] &= oracle.segments(self.segments[b], self.segments[b])
-        return seen
-
-    def sharers(self, devices: int) -> int:
-        """How many of these devices can share the examples, heads and positions evenly."""
-        return math.gcd(devices, self.sizes.batch, self.sizes.num_heads, self.sizes.queries)
+    shrinks_by: int = 4
 
     def small(self) -> "Scenario":
         """A part of the lengths and of the width, for kernels that are interpreted."""
-        if self.name == EVERYTHING.name:
+        by, sizes = self.shrinks_by, self.sizes
+        if by == 1:
             return self
-        z, by = self.sizes, 32 if self.name == LARGE.name else 4
-        width = max(8, z.width // 4)
-        sizes = z._replace(queries=z.queries // by, keys=z.keys // by)
-        sizes = sizes._replace(width=width, value_width=width, hidden=width)
-        window = self.window and tuple(side // by for side in self.window)
+        width = max(8, sizes.width // 4)
         return dataclasses.replace(
-            self, sizes=sizes, window=window, chunk_size=max(4, self.chunk_size // by)
+            self,
+            sizes=sizes._replace(
+                queries=sizes.queries // by,
+                keys=sizes.keys // by,
+                width=width,
+                value_width=width,
+                hidden=width,
+            ),
+            window=self.window and (self.window[0] // by, self.window[1] // by),
+            chunk_size=max(4, self.chunk_size // by),
         )
+
+
+def everywhere(sizes: Sizes) -> None:
+    """No mask."""
+
+
+def causal(sizes: Sizes) -> masks.Mask:
+    return masks.Causal()
+
+
+def padding(sizes: Sizes) -> masks.Mask:
+    """From no padding in the first example to nothing else in the last."""
+    return masks.Padding(np.linspace(sizes.keys, 0, sizes.batch).astype(np.int32))
+
+
+def segments(sizes: Sizes) -> masks.Mask:
+    """Causal, in three segments; each example has other boundaries."""
+    at, half = np.arange(sizes.queries), sizes.queries // 2
+    cuts = [(sizes.queries // (3 + b), half + b) for b in range(sizes.batch)]
+    ids = [(at >= first).astype(np.int32) + (at >= second) for first, second in cuts]
+    return masks.Causal() & masks.Segments(np.array(ids, np.int32))
+
+
+def everything(sizes: Sizes) -> masks.Mask:
+    return segments(sizes) & padding(sizes)
 
 
 def _sizes(batch: int, length: int, heads: int, group: int, width: int, **other: int) -> Sizes:
@@ -107,48 +91,43 @@ def _sizes(batch: int, length: int, heads: int, group: int, width: int, **other:
 
 
 # Widths and lengths that kernels serve, with one mask at a time.
-KERNELS = (
-    Scenario("causal", _sizes(2, 256, 2, 1, 64), causal=True),
-    Scenario("long", _sizes(1, 1024, 1, 2, 64), causal=True, chunk_size=64, num_hashes=8),
-    Scenario("full", _sizes(2, 128, 2, 1, 64), num_hashes=1),
-    Scenario("padding", _sizes(3, 128, 2, 1, 64), padded=True),
-    Scenario("window", _sizes(2, 256, 2, 1, 64), window=(63, 0)),
-    Scenario("window_both", _sizes(2, 256, 2, 1, 64), window=(40, 17)),
-    Scenario("segments", _sizes(2, 256, 2, 1, 64), causal=True, segmented=True),
-    Scenario("grouped", _sizes(2, 128, 2, 3, 64), causal=True, num_hashes=2),
-    Scenario("odd", _sizes(2, 131, 2, 1, 64, keys=157)),
-)
+CAUSAL = Scenario("causal", _sizes(2, 256, 2, 1, 64), causal)
+LONG = Scenario("long", _sizes(1, 1024, 1, 2, 64), causal, chunk_size=64, num_hashes=8)
+FULL = Scenario("full", _sizes(2, 128, 2, 1, 64), everywhere, num_hashes=1)
+PADDING = Scenario("padding", _sizes(3, 128, 2, 1, 64), padding)
+WINDOW = Scenario("window", _sizes(2, 256, 2, 1, 64), everywhere, window=(63, 0))
+BOTH_SIDES = Scenario("window_both", _sizes(2, 256, 2, 1, 64), everywhere, window=(40, 17))
+SEGMENTS = Scenario("segments", _sizes(2, 256, 2, 1, 64), segments)
+GROUPED = Scenario("grouped", _sizes(2, 128, 2, 3, 64), causal, num_hashes=2)
+ODD = Scenario("odd", _sizes(2, 131, 2, 1, 64, keys=157), everywhere)
 # All masks at once, on sizes that fit no block.
 EVERYTHING = Scenario(
-    "everything",
-    Sizes(3, 61, 61, 2, 3, 7, 11, 13),
-    causal=True,
-    padded=True,
-    segmented=True,
-    chunk_size=5,
+    "everything", Sizes(3, 61, 61, 2, 3, 7, 11, 13), everything, chunk_size=5, shrinks_by=1
 )
-# Several blocks of blockwise attention, so narrow that the oracle's [T, S, hidden] fits.
-NARROW = Scenario("long", _sizes(1, 1024, 1, 2, 8), causal=True)
-# As many rows as programs of a kernel's grid that do not run at once. The oracle knows three heads.
-LARGE = Scenario("large", _sizes(2, 4096, 8, 1, 64), causal=True, chunk_size=64)
+# Several blocks of blockwise attention, so narrow that T·S·hidden numbers fit.
+NARROW = Scenario("long", _sizes(1, 1024, 1, 2, 8), causal)
+# As many rows as programs of a kernel's grid that do not run at once.
+LARGE = Scenario("large", _sizes(2, 4096, 8, 1, 64), causal, chunk_size=64, shrinks_by=32)
 # On several devices: whole batches, heads and positions for 2, 4 or 8 of them.
-MESH = Scenario("mesh", _sizes(8, 64, 8, 1, 64), causal=True)
+MESH = Scenario("mesh", _sizes(8, 64, 8, 1, 64), causal)
 # The names of the default implementation under `attnlab.over`, and what the devices divide there.
 DIVIDED = {"over batch": "batch", "over heads": "heads", "over length": "length"}
 BUCKETS, CONTRACT = "buckets", "contract"  # the hash; a mechanism of the list against itself
 
-_OF_KERNELS = {s.name: s for s in KERNELS}
 SCENARIOS: dict[str, tuple[Scenario, ...]] = {
     **{case.name: (EVERYTHING, NARROW) for case in SCORES},
-    "scaled_dot": (*KERNELS, EVERYTHING),
-    "additive": (*(NARROW if s.name == "long" else s for s in KERNELS), EVERYTHING),
-    "window": (
-        *(_OF_KERNELS[name] for name in ("window", "window_both")),
-        dataclasses.replace(EVERYTHING, window=(9, 4)),
+    "scaled_dot": (
+        *(CAUSAL, LONG, FULL, PADDING, WINDOW, BOTH_SIDES, SEGMENTS, GROUPED, ODD),
+        EVERYTHING,
     ),
+    "additive": (
+        *(CAUSAL, NARROW, FULL, PADDING, WINDOW, BOTH_SIDES, SEGMENTS, GROUPED, ODD),
+        EVERYTHING,
+    ),
+    "window": (WINDOW, BOTH_SIDES, dataclasses.replace(EVERYTHING, window=(9, 4))),
     "lsh": (
-        *(_OF_KERNELS[name] for name in ("causal", "long", "full", "grouped", "segments")),
-        Scenario("padding", _sizes(3, 96, 2, 1, 64), padded=True),
+        *(CAUSAL, LONG, FULL, GROUPED, SEGMENTS),
+        dataclasses.replace(PADDING, sizes=_sizes(3, 96, 2, 1, 64)),
         EVERYTHING,
     ),
 }
@@ -191,6 +170,11 @@ def scenario_of(mechanism: str, name: str) -> Scenario:
     if scenario is MESH and mechanism == "window":
         return dataclasses.replace(MESH, window=(9, 0))
     return scenario
+
+
+def count_sharers(devices: int) -> int:
+    """How many of these devices can share the examples, heads and positions of `MESH` evenly."""
+    return math.gcd(devices, MESH.sizes.batch, MESH.sizes.num_heads, MESH.sizes.queries)
 
 
 def checks() -> list[Check]:

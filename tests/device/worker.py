@@ -20,10 +20,9 @@ import numpy as np
 from attnlab.bench.workers import Send, serve
 from attnlab.ops.lsh.hashing import hash_buckets
 from attnlab.runs import provenance
-from tests.device import judging, problems
-from tests.device.judging import Arrays
+from tests.device import problems
 from tests.device.problems import Problem
-from tests.device.scenarios import BUCKETS, CONTRACT, LARGE, MESH, Check, scenario_of
+from tests.device.scenarios import BUCKETS, MESH, Check, count_sharers
 
 Tell = Callable[[str], None]  # (what is done next): "compiling", "running" or "judging"
 
@@ -32,14 +31,11 @@ class Checker:
     """Does checks; `small` ones, with interpreted Pallas kernels, if asked to."""
 
     def __init__(self, small: bool = False) -> None:
-        self._small = small
         self._pool = concurrent.futures.ThreadPoolExecutor(max(1, (os.cpu_count() or 1) // 2))
         self._compiled: dict[str, concurrent.futures.Future[Any]] = {}  # by a program's text
-        self._pending: dict[tuple[Problem, str, str], Any] = {}
         # Checks of one scenario follow each other, if not in every dtype.
-        self.problem = functools.lru_cache(8)(self._problem)
-        self._plainly = functools.lru_cache(8)(self._plain_outputs)
-        self._plain_ratios = functools.lru_cache(8)(self._ratios_of_plain)
+        self.problem = functools.lru_cache(8)(functools.partial(problems.problem, small=small))
+        self._program = functools.cache(self._lower)
 
     def answer(self, order: dict[str, Any], send: Send) -> None:
         """Does the first check of an order, and compiles for the others."""
@@ -54,7 +50,7 @@ class Checker:
         try:
             tell("compiling")
             for one in (check, *ahead):
-                if one.scenario not in (BUCKETS, CONTRACT):
+                if one.scenario != BUCKETS:
                     self._program(one)
             ratios = self.ratios(check, tell)
         except NotImplementedError as error:
@@ -69,94 +65,50 @@ class Checker:
     def ratios(self, check: Check, tell: Tell) -> dict[str, float]:
         """Errors over what is allowed, by name.
 
-        Of the context and each gradient, in the mean and in the worst row; "plain": the worst ratio
-        of the plain version that judges them; "past": how far a change of the future moved the
-        past, over rounding; "elsewhere": how far rows that the oracle does not know are from the
-        plain version; "buckets": how much nearer another axis is than the bucket's, over rounding.
+        Of the context and each gradient, in the mean and in the worst row; "past": how far a change
+        of the future moved the past, over rounding; "buckets": how much nearer another axis is than
+        the bucket's, over rounding.
         """
-        dtype = check.dtype
-        if check.scenario == CONTRACT:
-            tell("running")
-            return problems.against_itself(check)
         if check.scenario == BUCKETS:
-            x, rotations = problems.hash_arguments(dtype)
+            x, rotations = problems.hash_arguments(check.dtype)
             tell("running")
             buckets = jax.jit(hash_buckets)(x, rotations)
             return {"buckets": problems.judge_buckets(buckets, x, rotations)}
-        problem = self.problem(check.mechanism, check.scenario)
-        run = _known(self._program(check))
+        pending = self._program(check)
+        if isinstance(pending, Exception):
+            raise pending
+        run, problem = pending.result(), self._problem_of(check)
         tell("running")
-        got = jax.block_until_ready(run(*problem.given(problem.arrays, dtype)))
+        got = jax.block_until_ready(run(*problem.given(problem.arrays, check.dtype)))
         after = None
-        if problem.other_future is not None:
-            changed = problem.other_future(problem.arrays, problem.cut)
-            after = np.asarray(run(*problem.given(changed, dtype))["context"])
-        plain = self._plainly(problem, dtype)
-        tell("judging")  # NumPy's truth of large arrays takes longer than any kernel may
-        ratios = self._plain_ratios(problem, dtype)
-        if check.implementation != problem.plain_is:  # the plain version is not judged by itself
-            parts = (_part(problem, outputs) for outputs in (got, plain))
-            worst = max(ratios.values())
-            ratios = judging.judge(*parts, problem.answer, dtype) | {"plain": worst}
-            if check.scenario == LARGE.name:
-                apart = judging.elsewhere(got, plain, problem.part, problem.answer)
-                ratios["elsewhere"] = apart
+        if problem.causal:
+            changed = problem.with_another_future()
+            after = np.asarray(run(*problem.given(changed, check.dtype))["context"])
+        tell("judging")  # the truth of large arrays takes longer than any kernel may
+        ratios = problem.judge(got, check.dtype)
         if after is not None:
-            past = judging.past_moved(got["context"], after, problem.cut, dtype)
-            ratios = ratios | {"past": past}
+            ratios["past"] = problem.judge_past(got["context"], after, check.dtype)
         return ratios
 
-    def _problem(self, mechanism: str, name: str) -> Problem:
-        scenario = scenario_of(mechanism, name)
-        scenario = scenario.small() if self._small else scenario
-        return problems.problem(mechanism, scenario, interpreted=self._small)
+    def _problem_of(self, check: Check) -> Problem:
+        return self.problem(check.mechanism, check.scenario)
 
-    def _plain_outputs(self, problem: Problem, dtype: str) -> Arrays:
-        """The outputs of the plain version."""
-        run = _known(self._submitted(problem, problem.plain, dtype))
-        return jax.block_until_ready(run(*problem.given(problem.arrays, dtype)))
-
-    def _ratios_of_plain(self, problem: Problem, dtype: str) -> dict[str, float]:
-        """The errors of the plain version over what it is allowed."""
-        arrays = judging.moved(problem.arrays, judging.rounding(dtype))
-        off = problem.truth(arrays, problem.dcontext).values
-        plain = _part(problem, self._plainly(problem, dtype))
-        return judging.judge_plain(plain, off, problem.answer, dtype)
-
-    def _program(self, check: Check) -> Any:
-        """The future of a check's program, or why there is none; also of its plain version's."""
+    def _lower(self, check: Check) -> concurrent.futures.Future[Any] | Exception:
+        """A check's program, which compiles in the pool, or why there is none."""
         devices = jax.local_device_count()
-        if check.scenario == MESH.name and MESH.sharers(devices) < 2:
+        if check.scenario == MESH.name and count_sharers(devices) < 2:
             return NotImplementedError(f"a mesh needs several devices that share 8; got {devices}")
-        problem = self.problem(check.mechanism, check.scenario)
-        key = problem, check.implementation, check.dtype
-        if key not in self._pending:
-            self._submitted(problem, problem.plain, check.dtype)
-            apply = functools.partial(problem.apply, check.implementation)
-            self._pending[key] = self._submitted(problem, apply, check.dtype)
-        return self._pending[key]
-
-    def _submitted(self, problem: Problem, apply: Callable[..., Any], dtype: str) -> Any:
         try:
-            given = problem.given(problem.arrays, dtype)
-            lowered = problems.program(apply, dtype).lower(*given)
+            problem = self._problem_of(check)
+            apply = functools.partial(problem.apply, check.implementation)
+            given = problem.given(problem.arrays, check.dtype)
+            lowered = problems.program(apply, check.dtype).lower(*given)
         except Exception as error:  # it becomes a row
             return error
         text = lowered.as_text()
         if text not in self._compiled:
             self._compiled[text] = self._pool.submit(lowered.compile)
         return self._compiled[text]
-
-
-def _known(pending: Any) -> Any:
-    """The executable; an exception is raised."""
-    if isinstance(pending, Exception):
-        raise pending
-    return pending.result()
-
-
-def _part(problem: Problem, outputs: Arrays) -> Arrays:
-    return {name: problem.part(x) for name, x in outputs.items()}
 
 
 def _words(error: Exception) -> str:
