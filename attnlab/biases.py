@@ -211,8 +211,9 @@ def alibi(num_heads: int, num_queries: int, num_keys: int) -> Relative:
       Array([[-0.    , -0.0625],
              [-0.0625, -0.    ]], dtype=float32)
     """
-    sizes = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys}
-    num_heads, num_queries, num_keys = (as_size(name, size) for name, size in sizes.items())
+    num_heads = as_size("num_heads", num_heads)
+    num_queries = as_size("num_queries", num_queries)
+    num_keys = as_size("num_keys", num_keys)
     power = 1 << num_heads.bit_length() - 1
     slopes = [2 ** (-8 * n / power) for n in range(1, power + 1)]
     slopes += [2 ** (-4 * n / power) for n in range(1, 2 * power + 1, 2)][: num_heads - power]

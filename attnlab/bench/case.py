@@ -319,7 +319,8 @@ def axis_of(results: Sequence[Result]) -> str:
     here = all(r.case.target is None for r in results)  # a target says how many there are
     if here and len({r.case.devices for r in results}) > 1:
         return "devices"
-    lengths, batches = ({getattr(r.case, x) for r in results} for x in ("length", "batch"))
+    lengths = {r.case.length for r in results}
+    batches = {r.case.batch for r in results}
     return "batch" if len(lengths) == 1 < len(batches) else "length"
 
 

@@ -156,8 +156,12 @@ def refused_sizes(message: str) -> tuple[int, int] | None:
     sizes = re.findall(r"\(([\d.]+)([KMGT]?)\)", message)
     if "RESOURCE_EXHAUSTED" not in message or len(sizes) < 2:
         return None
-    need, limit = (round(float(number) * _UNITS[unit]) for number, unit in sizes[:2])
-    return need, limit
+
+    def read_bytes(number: str, unit: str) -> int:
+        return round(float(number) * _UNITS[unit])
+
+    need, limit = sizes[:2]
+    return read_bytes(*need), read_bytes(*limit)
 
 
 def needs(need: int, limit: int) -> str:

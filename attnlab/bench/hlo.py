@@ -118,13 +118,15 @@ def trips(
     """How often a loop runs: as XLA says, or as `i < n; i += step` says; None = it is not known."""
     if known := _TRIPS.search(loop.rest):
         return int(known[1])
-    names_of = (attribute(loop.rest, part) for part in ("condition", "body"))
-    condition, body = (computations[str(name)] for name in names_of)
+    condition = computations[str(attribute(loop.rest, "condition"))]
+    body = computations[str(attribute(loop.rest, "body"))]
     state = inside.source(loop.operands[0])
     test, results = condition.root, body.root.operands
     if test.opcode != "compare" or "direction=LT" not in test.rest or state.opcode != "tuple":
         return None
-    index, stop = map(condition.source, test.operands)
+    index_name, stop_name = test.operands
+    index = condition.source(index_name)
+    stop = condition.source(stop_name)
     if (place := _place(index)) is None:
         return None
     made = body.source(results[place])

@@ -315,13 +315,15 @@ def distance(case: Case, text: inputs.Text, context: np.ndarray) -> float:
     """RMS distance of a context [B, L, N, H] from NumPy's exact attention in float64."""
     streams = inputs.streams(text, batch=case.batch, length=case.length, width=case.width)
     shape = (case.batch, case.length, case.num_heads, case.head_dim)
-    q, k, v = (
-        # [B, N, L, H], as the mechanism gets them.
-        np.asarray(streams[x].astype(jnp.dtype(case.dtype)), np.float64)
-        .reshape(shape)
-        .transpose(0, 2, 1, 3)
-        for x in inputs.STREAMS
-    )
+
+    def heads_first(stream: np.ndarray) -> np.ndarray:
+        # As the mechanism gets it, [B, L, N·H] to [B, N, L, H].
+        stream = np.asarray(stream.astype(jnp.dtype(case.dtype)), np.float64)
+        return stream.reshape(shape).transpose(0, 2, 1, 3)
+
+    q = heads_first(streams["query"])
+    k = heads_first(streams["key"])
+    v = heads_first(streams["value"])
     total, n = 0.0, case.length
     for i in range(0, n, _ROWS):
         last = min(i + _ROWS, n)

@@ -142,15 +142,19 @@ class _Counter:
     def _groups(self, rest: str) -> Sequence[Sequence[int]]:
         """The devices of each group: listed, transposed from an array of all, or axes of a mesh."""
         if computed := _COMPUTED.search(rest):
-            shape, sizes, order = (_numbers(x) for x in computed.groups(""))
+            shape = _numbers(computed[1])
+            sizes = _numbers(computed[2])
+            order = _numbers(computed[3] or "")
             devices = np.arange(math.prod(sizes)).reshape(sizes)
             return devices.transpose(order or range(len(sizes))).reshape(shape).tolist()
         if mesh := _OF_MESH.search(rest):
             parts = {name: (before, size) for name, before, size in _PART.findall(mesh[2])}
             sizes, chosen = list[int](), list[bool]()
             for name, whole in re.findall(r"'(\w+)'=(\d+)", mesh[1]):
-                before, size = (int(n or 1) for n in parts.get(name, ("", "")))
-                size = int(whole) if parts.get(name) == ("", "") else size
+                # 1 of an axis that is not named, and all of one that is named without numbers.
+                before_text, size_text = parts.get(name, ("1", "1"))
+                before = int(before_text or 1)
+                size = int(size_text or whole)
                 sizes += [before, size, int(whole) // before // size]
                 chosen += [False, name in parts, False]
             devices = np.arange(len(self._host_of)).reshape(sizes)

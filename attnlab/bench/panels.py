@@ -160,7 +160,8 @@ def round_steps(low: float, high: float, quantity: str) -> list[float]:
             parts, base = (1.0,), 2.0 ** (step + 1)
         else:
             parts, base = _DECIMAL[min(step, 2)], 10.0 ** max(1, step - 1)
-        first, last = (math.floor(math.log(y, base)) for y in (low, high))
+        first = math.floor(math.log(low, base))
+        last = math.floor(math.log(high, base))
         every = [p * base**k for k in range(first - 1, last + 2) for p in parts]
         start = max(i for i, y in enumerate(every) if y <= low * (1 + 1e-6))
         end = next(i for i, y in enumerate(every) if y >= high * (1 - 1e-6) and i > start)
@@ -204,7 +205,8 @@ def _guides(axes: Any, results: Sequence[Result], quantity: str) -> None:
     """Lines of slope 1 and 2 below all points, over a range that shows the difference."""
     lines = _lines(results, quantity).values()
     points = [(n, y) for line in lines for n, y in line.items()]
-    first, last = (f((n for n, _ in points), default=1) for f in (min, max))
+    first = min((n for n, _ in points), default=1)
+    last = max((n for n, _ in points), default=1)
     over_devices = axis_of(results) == "devices"
     guides = _GUIDES_OF_DEVICES if over_devices else _GUIDES
     if over_devices and len({r.case.batch for r in results}) > 1:

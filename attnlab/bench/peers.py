@@ -313,7 +313,8 @@ def _translation(case: Case, text: inputs.Text) -> Call:
 
     ours = dataclasses.replace(case, mechanism=kind_of(case.attention.kind).computes)
     model, ids = _marian(ours), _ids(case, text)
-    source, target = (torch.from_numpy(ids[name]) for name in ("source", "target"))
+    source = torch.from_numpy(ids["source"])
+    target = torch.from_numpy(ids["target"])
     if case.passes in SEARCHES:
         model.eval()
         limits = {

@@ -281,7 +281,8 @@ def share_heads(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, ..
     """
     q, k, v = divide_positions(q, k, v)
     if (copies := copies_of_kv_heads(k.shape[-2], q.shape[-2])) > 1:
-        k, v = (jax.numpy.repeat(x, copies, axis=-2) for x in (k, v))
+        k = jax.numpy.repeat(k, copies, axis=-2)
+        v = jax.numpy.repeat(v, copies, axis=-2)
     return q, k, v
 
 

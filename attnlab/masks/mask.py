@@ -134,7 +134,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
                 len(shape) >= rank,
                 f"{name}.{field} must have rank {rank} or more, as {name}.ranks says; got {shape}",
             )
-        i, j = (jax.ShapeDtypeStruct(shape, jnp.int32) for shape in ((2, 1, 3), (2, 5, 1)))
+        i = jax.ShapeDtypeStruct((2, 1, 3), jnp.int32)
+        j = jax.ShapeDtypeStruct((2, 5, 1), jnp.int32)
         rule = (
             f"{name}.visible(i, j) must return booleans that broadcast with i and j, here to"
             " (2, 5, 3), from the fields of one example"
@@ -321,11 +322,9 @@ class Both(Mask):
 
     @property
     def reach(self):
-        pairs = zip(self.first.reach, self.second.reach, strict=True)
-        left, right = (
-            min((size for size in pair if size is not None), default=None) for pair in pairs
-        )
-        return left, right
+        first_left, first_right = self.first.reach
+        second_left, second_right = self.second.reach
+        return _nearer(first_left, second_left), _nearer(first_right, second_right)
 
     @property
     def hides_future(self):
@@ -387,10 +386,10 @@ class Explicit(Mask):
         array = jnp.asarray(self.array)
         array = array.reshape(array.shape[-2:])  # of one example and head
         # Zeros of as many axes, so that the result has these too.
-        i, j = (
-            jnp.zeros((1,) * jnp.ndim(x), jnp.int32) if size == 1 else x
-            for size, x in zip(array.shape, (i, j), strict=True)
-        )
+        if array.shape[0] == 1:
+            i = jnp.zeros((1,) * jnp.ndim(i), jnp.int32)
+        if array.shape[1] == 1:
+            j = jnp.zeros((1,) * jnp.ndim(j), jnp.int32)
         return array.at[i, j].get(mode="clip")
 
     def block(self, q_positions, k_positions):
@@ -557,6 +556,13 @@ def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int, *, none: An
     )
     at = offset + jnp.arange(count)
     return jnp.take(x, jnp.where(at < 0, rows, at), axis=axis, mode="fill", fill_value=none)
+
+
+def _nearer(one: int | None, other: int | None) -> int | None:
+    """The smaller of two reaches; None has no end."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
 
 
 def _of_all_examples(offset: ArrayLike) -> jax.Array:

@@ -176,8 +176,8 @@ def _example(length: int, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Arra
     tokens = draws.normal(size=(8, 16))[draws.integers(8, size=length)]
     q_and_k = (tokens + draws.normal(size=(2, *tokens.shape)) / 4).astype(np.float32)
     shape = (*leading[:-1], length, leading[-1], tokens.shape[-1])
-    q, k = (jnp.broadcast_to(x[:, None], shape) for x in q_and_k)
-    return q, k
+    q, k = q_and_k[:, :, None]
+    return jnp.broadcast_to(q, shape), jnp.broadcast_to(k, shape)
 
 
 def _figure(panels: dict[str, np.ndarray]) -> Any:

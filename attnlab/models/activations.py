@@ -39,8 +39,11 @@ def shared_projections(
     _, kept = model.apply(variables, tokens, capture_intermediates=is_projection)
     layers = list(_with_both(kept.get("intermediates", {})))
     require(bool(layers), "no layer has queries that are its keys; give a model with routes.LSH")
-    qk, v = (jnp.stack([layer[name]["__call__"][0] for layer in layers]) for name in _NAMES)
-    return qk, v
+
+    def stack(name: str) -> jax.Array:
+        return jnp.stack([layer[name]["__call__"][0] for layer in layers])
+
+    return stack("query_key"), stack("value")
 
 
 def _with_both(tree: Any):

@@ -78,10 +78,9 @@ def in_chunks(
             return jax.tree.map(jnp.add, d_params, undone.d_params), (undone.value, undone.d_x)
 
         start = vary_like(jax.tree.map(jnp.zeros_like, params), cotangent)
-        d_params, stacked = lax.scan(of_chunk, start, _cut(size, x, cotangent))
-        value, d_x = (_joined(chunks, x.shape) for chunks in stacked)
+        d_params, (values, d_xs) = lax.scan(of_chunk, start, _cut(size, x, cotangent))
         (d_params,) = to_params(d_params)
-        return Undone(value, d_params, d_x)
+        return Undone(_joined(values, x.shape), d_params, _joined(d_xs, x.shape))
 
     return forward, undo
 

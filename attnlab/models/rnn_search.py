@@ -210,10 +210,8 @@ class RNNSearch(_Bahdanau, kw_only=True):
             'hard attention is trained with a baseline; got no collection "baseline" (init with '
             'return_attention=True, and apply with mutable=["baseline"])',
         )
-        total, weight = (
-            self.get_variable("baseline", name, jnp.zeros((), jnp.float32))
-            for name in ("sum", "weight")
-        )
+        total = self.get_variable("baseline", "sum", jnp.zeros((), jnp.float32))
+        weight = self.get_variable("baseline", "weight", jnp.zeros((), jnp.float32))
         log_probs = jax.nn.log_softmax(jax.lax.stop_gradient(logits))
         log_probs = jnp.take_along_axis(log_probs, target[..., None], -1)[..., 0]
         reward = jnp.where(target != PAD, log_probs, 0).sum(-1)

@@ -102,7 +102,9 @@ class LocalAttention(AttentionModule, kw_only=True):
         score = self.score
         if score is None:
             score = GeneralScore(param_dtype=self.param_dtype, name="score")
-        q, k, v = (x[..., None, :] for x in (query, key, value))
+        q = query[..., None, :]
+        k = key[..., None, :]
+        v = value[..., None, :]
         looked_at = return_weights or self.is_mutable_collection("intermediates")
         outputs: Any = local_attention(
             q,

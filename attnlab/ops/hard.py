@@ -137,7 +137,7 @@ def hard_attention(
         context = jnp.where(jnp.isnan(log_prob)[..., None], jnp.nan, context)  # as the soft one
         return context, *(y[..., None] for y in (place, log_prob, entropy))
 
-    in_layout = by_device(
+    context, place, log_prob, entropy = by_device(
         one_device,
         [x, seeds],
         ["bn", "bn"],
@@ -147,8 +147,11 @@ def hard_attention(
         heads=x.q.shape[1],
         partitioned=True,
     )
-    context, place, log_prob, entropy = (merge_output(y, q.shape[:-3]) for y in in_layout)
-    place, log_prob, entropy = (y[..., 0] for y in (place, log_prob, entropy))
+    batch_shape = q.shape[:-3]
+    context = merge_output(context, batch_shape)
+    place = merge_output(place, batch_shape)[..., 0]
+    log_prob = merge_output(log_prob, batch_shape)[..., 0]
+    entropy = merge_output(entropy, batch_shape)[..., 0]
     soft = functools.partial(attention, score, q, k, mask=mask, bias=bias, precision=precision)
     if straight_through:
         # The value is 0 and the gradient that of the weights; the values get that of the choice.

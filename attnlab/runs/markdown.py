@@ -15,7 +15,8 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     | 64K  | ≈ 120 |
     """
     kept = [i for i in range(len(header)) if not rows or any(row[i] for row in rows)]
-    header, *rows = ([row[i] for i in kept] for row in (header, *rows))
+    header = [header[i] for i in kept]
+    rows = [[row[i] for i in kept] for row in rows]
     body = [[cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows]
     widths = [max(3, *(len(row[i]) for row in [header, *body])) for i in range(len(header))]
     rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]

@@ -38,7 +38,8 @@ class Table:
 
     def ratio(self, above: str, below: str, column: str) -> float | None:
         """One row's figure over another's, or None where either is blank."""
-        top, bottom = (self.cells[row].get(column) for row in (above, below))
+        top = self.cells[above].get(column)
+        bottom = self.cells[below].get(column)
         return None if top is None or bottom is None else top / bottom
 
 

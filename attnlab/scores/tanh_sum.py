@@ -69,8 +69,11 @@ def _forward(q, k, w):
 
 
 def _backward(residuals, dlogits):
+    q, k, w = residuals
     # A NaN that matters is in dlogits; at a hidden position it must not meet the gradient 0.
-    q, k, w = (jnp.where(jnp.isnan(x), 0, x) for x in residuals)
+    q = jnp.where(jnp.isnan(q), 0, q)
+    k = jnp.where(jnp.isnan(k), 0, k)
+    w = jnp.where(jnp.isnan(w), 0, w)
     dq, dk, dw = _for_range(_grads, _grad_of_one, q, k, w, dlogits)
     return tuple(
         _sum_to_shape(grad, x.shape).astype(x.dtype) for grad, x in ((dq, q), (dk, k), (dw, w))
@@ -86,7 +89,9 @@ def _for_range(of_block, of_one, q, k, w, *more):
     Of one query, a decoder's, [1, S, hidden] is as large as the keys: `of_one` may hold it.
     """
     dtype = jnp.promote_types(q.dtype, jnp.float32)
-    q, k, w = (x.astype(dtype) for x in (q, k, w))
+    q = q.astype(dtype)
+    k = k.astype(dtype)
+    w = w.astype(dtype)
     safe = _RANGES[dtype.name].safe
     exact = functools.reduce(
         jnp.logical_or, (jnp.max(jnp.abs(x), initial=0) <= safe for x in (q, k))
@@ -100,8 +105,12 @@ def _for_range(of_block, of_one, q, k, w, *more):
         return x.reshape(*(() if count == 1 else (count,)), *x.shape[len(lead) :])
 
     merged = merge_lead(q, 2), merge_lead(k, 2), merge_lead(w, 1), *(merge_lead(x, 2) for x in more)
-    ways = (functools.partial(of_block, way) for way in (_BY_PRODUCTS, _BY_TANH))
-    by_products, by_tanh, of_one = (f if count == 1 else jax.vmap(f) for f in (*ways, of_one))
+    by_products = functools.partial(of_block, _BY_PRODUCTS)
+    by_tanh = functools.partial(of_block, _BY_TANH)
+    if count != 1:
+        by_products = jax.vmap(by_products)
+        by_tanh = jax.vmap(by_tanh)
+        of_one = jax.vmap(of_one)
     if q.shape[-2] == 1:
         result = of_one(*merged)
     else:
@@ -192,7 +201,8 @@ def _in_groups(add, total, terms):
 def _sum(way: _Way, q, k, w):
     """Adds up over the hidden units, in [bq, bk]."""
     # Positions come last: along them rows are read as vectors.
-    q, k = (way.of_position(x).T for x in (q, k))
+    q = way.of_position(q).T
+    k = way.of_position(k).T
 
     def add_units(block, q, k, w):
         pairs = [way.of_pair(q[h, :, None], k[h, None]) for h in range(len(w))]
@@ -208,7 +218,8 @@ def _grads(way: _Way, q, k, w, dlogits):
     Three passes, each with the pairs of its own, are twice as fast on a CPU as one that holds
     [bq, hidden, bk] in parts to reduce it three times.
     """
-    q, k = (way.of_position(x) for x in (q, k))
+    q = way.of_position(q)
+    k = way.of_position(k)
 
     def add_over(of_pair, x, y, weights):
         y = y.T

@@ -68,10 +68,8 @@ def say(run: Run[Any, Any]) -> None:
             trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
         before = 0 if training.before is None else training.before.loop.steps
         each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
-        left, left_before = (
-            sum(of_one - _steps_done(run, cell.folder + x) for cell in cells)
-            for of_one, x in ((steps, ""), (before, "-before"))
-        )
+        left = sum(steps - _steps_done(run, cell.folder) for cell in cells)
+        left_before = sum(before - _steps_done(run, f"{cell.folder}-before") for cell in cells)
         done = len(cells) * (before + steps) - left_before - left
         minus = f" − {done:,}" if done else ""
         planned = [title, f"{len(cells)} × {each}{minus}", f"{trials:,}"]

@@ -345,14 +345,10 @@ def method(results: Sequence[Result]) -> str:
         "Memory: arguments + outputs + temporaries of the compiled program, or the process's own "
         f"high-water mark where that is more (marked *). Both are in `results.jsonl`.{of_one}",
     ]
-    peaks, seen = (
-        [
-            getattr(r, field) / r.analysis_bytes
-            for r in results
-            if getattr(r, field) and r.analysis_bytes and r.analysis_bytes >= 16 * 2**20
-        ]
-        for field in ("device_peak_bytes", "resident_peak_bytes")
-    )
+    compiled_sizes = [(r, r.analysis_bytes or 0) for r in results]
+    large = [(r, size) for r, size in compiled_sizes if size >= 16 * 2**20]
+    peaks = [r.device_peak_bytes / size for r, size in large if r.device_peak_bytes]
+    seen = [r.resident_peak_bytes / size for r, size in large if r.resident_peak_bytes]
     if peaks:
         lines.append(
             f"The device allocator's peak was {min(peaks):.2f} to {max(peaks):.2f} times the "

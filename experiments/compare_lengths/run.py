@@ -303,7 +303,8 @@ def seconds_left(
     `kept` has shorter lengths first.
     """
     spent = remaining.spent(kept)
-    planned, seen = ({(x.length, x.num_layers) for x in some} for some in ([*kept, *left], kept))
+    seen = {(x.length, x.num_layers) for x in kept}
+    planned = seen | {(x.length, x.num_layers) for x in left}
     if len(seen) < min(2, len(planned)) and sum(spent.values()) < 60:
         return None
 

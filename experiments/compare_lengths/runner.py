@@ -209,7 +209,8 @@ def difference(
 
     0 where they may differ so much, or compute different functions; NaN where one of them has it.
     """
-    one, two = (kind_of(x.attention.kind).computes or x.mechanism for x in (case, base))
+    one = kind_of(case.attention.kind).computes or case.mechanism
+    two = kind_of(base.attention.kind).computes or base.mechanism
     if one != two or not ours or not theirs:
         return 0.0
     pairs = [(np.array(x), np.array(y)) for x, y in zip(ours, theirs, strict=True)]

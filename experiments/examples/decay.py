@@ -26,8 +26,9 @@ def decay(q, k, v, *, mask=None, rate=0.97, chunk=64):
         functools.partial(_of_one_head, rate=rate, chunk=chunk),
         signature="(t,h),(s,h),(s,d),(s),()->(t,d)",
     )
-    q, k, v = (jnp.moveaxis(x, -2, -3) for x in (q, k, v))
-    k, v = (jnp.repeat(x, heads // x.shape[-3], axis=-3) for x in (k, v))
+    q = jnp.moveaxis(q, -2, -3)
+    k = jnp.repeat(jnp.moveaxis(k, -2, -3), heads // k.shape[-2], axis=-3)
+    v = jnp.repeat(jnp.moveaxis(v, -2, -3), heads // v.shape[-2], axis=-3)
     return jnp.moveaxis(of_heads(q, k, v, seen, first), -3, -2).astype(v.dtype)
 
 
@@ -36,7 +37,8 @@ def _of_one_head(q, k, v, seen, first, *, rate, chunk):
     num_queries, num_keys = len(q), len(k)
     chunk = min(chunk, num_queries)
     dtype = jnp.promote_types(v.dtype, jnp.float32)
-    k, v = (jnp.where(seen[:, None], x, 0).astype(dtype) for x in (k, v))
+    k = jnp.where(seen[:, None], k, 0).astype(dtype)
+    v = jnp.where(seen[:, None], v, 0).astype(dtype)
     q = jnp.pad(q.astype(dtype), [(0, -num_queries % chunk), (0, 0)]) / q.shape[-1] ** 0.5
 
     # The state Σ_j γ^(i−j) k_j v_jᵀ of the keys before a chunk, i its first position.
@@ -45,7 +47,8 @@ def _of_one_head(q, k, v, seen, first, *, rate, chunk):
     state = (faded[:, None] * k).T @ v
     places = first + jnp.arange(len(q))
     places = jnp.where(places < 0, num_keys, places)  # where there is no key
-    k, v = (x.at[places].get(mode="fill", fill_value=0) for x in (k, v))
+    k = k.at[places].get(mode="fill", fill_value=0)
+    v = v.at[places].get(mode="fill", fill_value=0)
 
     i = jnp.arange(chunk, dtype=dtype)[:, None]
     decays = jnp.tril(rate ** (i - i.T))

@@ -30,10 +30,8 @@ class Differential(attnlab.MultiHeadAttention):
         norm = nn.RMSNorm(dtype=q.dtype, param_dtype=self.param_dtype, name="norm")
 
         def difference(q, k, v, *, mask=None):
-            one, other = (
-                attnlab.dot_product_attention(q[..., half::2], k[..., half::2], v, mask=mask)
-                for half in (0, 1)
-            )
+            one = attnlab.dot_product_attention(q[..., 0::2], k[..., 0::2], v, mask=mask)
+            other = attnlab.dot_product_attention(q[..., 1::2], k[..., 1::2], v, mask=mask)
             weight = (first - second + self.lambda_init).astype(v.dtype)
             return (1 - self.lambda_init) * norm(one - weight * other)
 

@@ -32,11 +32,15 @@ class LearnedHash(attnlab.MultiHeadAttention):
         planes = self.param("planes", nn.initializers.normal(1.0), shape, self.param_dtype)
 
         def within_buckets(q, k, v, *, mask=None):
-            of_q, of_k = (jax.nn.softmax(jnp.einsum("...nh,nhb->...nb", x, planes)) for x in (q, k))
-            # One round of hashing: [*B, 1, L, N]
-            buckets = (x.argmax(-1)[..., None, :, :] for x in (of_q, of_k))
-            gate_q, gate_k = (x.max(-1, keepdims=True).astype(v.dtype) for x in (of_q, of_k))
+            def hash_softly(x):
+                """A round of hashing: a gate [*B, L, N, 1] and buckets [*B, 1, L, N]."""
+                weights = jax.nn.softmax(jnp.einsum("...nh,nhb->...nb", x, planes))
+                gate = weights.max(-1, keepdims=True).astype(v.dtype)
+                return gate, weights.argmax(-1)[..., None, :, :]
+
+            gate_q, q_buckets = hash_softly(q)
+            gate_k, k_buckets = hash_softly(k)
             options = {"mask": mask, "chunk_size": self.chunk_size}
-            return gate_q * lsh_cross_attention(q, k, gate_k * v, *buckets, **options)
+            return gate_q * lsh_cross_attention(q, k, gate_k * v, q_buckets, k_buckets, **options)
 
         return routes.Function(within_buckets)

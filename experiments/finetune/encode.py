@@ -72,8 +72,9 @@ class Encoder:
         match example:
             case Classified():
                 label = np.array(self._number(example.label, example.where), np.int32)
-                a, *b = (self._ids(text) for text in example.texts)
-                a, b = self._fitted(a, b[0] if b else None, example.where)
+                texts = [self._ids(text) for text in example.texts]
+                second = texts[1] if len(texts) > 1 else None
+                a, b = self._fitted(texts[0], second, example.where)
                 return Encoded(*joined(a, b), label)
             case Tagged():
                 return self._tagged(example)
@@ -151,7 +152,8 @@ class Encoder:
 
 def stacked(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:
     """Rows as arrays [count, …], padded to a length; rows without an example have no label."""
-    tokens, types = (np.full((count, length), PAD, np.int32) for _ in range(2))
+    tokens = np.full((count, length), PAD, np.int32)
+    types = np.full((count, length), PAD, np.int32)
     per_token = rows[0].label.shape == rows[0].tokens.shape
     shape = (length,) if per_token else rows[0].label.shape
     label = np.full((count, *shape), NONE, np.int32)

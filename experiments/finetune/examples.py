@@ -96,7 +96,8 @@ def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
                 raise Invalid(
                     f"{where}: {name!r} is {json.dumps(value)[:40]}, not a text or a number"
                 )
-        *texts, label = (str(values[name]).strip() for name in names)
+        texts = [str(values[name]).strip() for name in names[:-1]]
+        label = str(values[names[-1]]).strip()
         if not all(texts) or not label:
             raise Invalid(f"{where}: an empty {'text' if label else 'label'}; remove the line")
         yield Classified(tuple(texts), label, where)

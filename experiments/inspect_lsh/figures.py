@@ -122,7 +122,8 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
     for name, some in lines.items():
         color, marker = palette.of_attention("lsh" if name == "LSH" else name, [*lines])
         heads = [sum(row.per_head["captured_mass"], []) for row in some]
-        xs, means = ([row.means[x] for row in some] for x in measures)
+        xs = [row.means[measures[0]] for row in some]
+        means = [row.means[measures[1]] for row in some]
         axes.vlines(xs, [*map(min, heads)], [*map(max, heads)], color=color, linewidth=0.9)
         label = name.rpartition("/")[2]
         axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)

@@ -46,7 +46,9 @@ def mass_seen(
     projections = jax.jit(lambda variables: shared_projections(model, variables, tokens))
 
     def watch(variables: Any) -> dict[str, float]:
-        qk, v = (x[hashes] for x in projections(variables))
+        qk, v = projections(variables)
+        qk = qk[hashes]
+        v = v[hashes]
         if settings.positions == "rotary":
             qk = rotary(qk, jnp.arange(length))
         quality = hash_quality(

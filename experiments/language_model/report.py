@@ -268,10 +268,8 @@ def _ablation(rows: Sequence[Row]) -> Iterator[str]:
     for title, some in grouped(rows, lambda row: row.cell.title).items():
         (score,) = some[0].scores
         form = ".1%" if score == "symbols right" else ".3f"
-        whole, zeroed = (
-            {row.cell.seed: row.scores[score] for row in some if row.evaluated == name}
-            for name in ("", NO_ATTENTION)
-        )
+        whole = {row.cell.seed: row.scores[score] for row in some if not row.evaluated}
+        zeroed = {row.cell.seed: row.scores[score] for row in some if row.evaluated == NO_ATTENTION}
         both = [zeroed[seed] - whole[seed] for seed in whole if seed in zeroed]
         if both:
             scores = (spread([*x.values()], form) for x in (whole, zeroed))

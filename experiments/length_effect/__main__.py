@@ -93,6 +93,10 @@ class LengthEffect(Study[Settings, Drawn]):
     ) -> Iterator[Evaluation]:
         settings = self.settings
         tokenizer, longest = Numbers(settings.num_symbols + 1), settings.lengths[-1]
+
+        def read(tokens: Any) -> list[list[str]]:
+            return [tokenizer.decode(row).split() for row in np.asarray(tokens).tolist()]
+
         for length in settings.lengths:
             words = settings.words(length, length, TEST, cell.seed, size=settings.examples)
             ((_, batch),) = evaluation_batches(
@@ -108,11 +112,7 @@ class LengthEffect(Study[Settings, Drawn]):
                 jnp.asarray(batch["source"]),
                 max_length=2 * longest + 1,
             )
-            wanted, written = (
-                [tokenizer.decode(row).split() for row in np.asarray(tokens).tolist()]
-                for tokens in (batch["target"], output.tokens)
-            )
-            pairs = list(zip(written, wanted, strict=True))
+            pairs = list(zip(read(output.tokens), read(batch["target"]), strict=True))
             scores = {
                 "words right": float(np.mean([a == b for a, b in pairs])),
                 "symbols right": float(np.mean([symbols_right(a, b) for a, b in pairs])),

@@ -35,7 +35,8 @@ class LogitVariance:
 
     def measure(self) -> dict[str, float]:
         """The exponent, and the variance at the smallest and the largest width."""
-        first, last = (self._variance(width) for width in _WIDTHS)
+        first = self._variance(_WIDTHS[0])
+        last = self._variance(_WIDTHS[1])
         found = {"d": math.log(last / first) / math.log(_WIDTHS[1] / _WIDTHS[0])}
         return found | {f"variance at {_WIDTHS[0]}": first, f"variance at {_WIDTHS[1]}": last}
 
@@ -59,7 +60,8 @@ class LogitVariance:
             attention_features=width,
         )
         keys = jax.random.split(jax.random.key(0), 3)
-        source, target = (jax.random.randint(key, (_BATCH, _LENGTH), 4, _VOCAB) for key in keys[:2])
+        source = jax.random.randint(keys[0], (_BATCH, _LENGTH), 4, _VOCAB)
+        target = jax.random.randint(keys[1], (_BATCH, _LENGTH), 4, _VOCAB)
 
         @jax.jit
         def weights(key: jax.Array) -> jax.Array:

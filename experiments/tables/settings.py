@@ -185,7 +185,11 @@ def part_of_array(variables: Mapping[str, str]) -> str | None:
         return None
     if missing := [name for name in names if name not in variables]:
         raise Invalid(f"the job array says no {missing[0]}; give --part=I/N")
-    job, least, most, step, count = (int(variables[name]) for name in names)
+    job = int(variables["SLURM_ARRAY_TASK_ID"])
+    least = int(variables["SLURM_ARRAY_TASK_MIN"])
+    most = int(variables["SLURM_ARRAY_TASK_MAX"])
+    step = int(variables["SLURM_ARRAY_TASK_STEP"])
+    count = int(variables["SLURM_ARRAY_TASK_COUNT"])
     if (most - least) // step + 1 != count:
         raise Invalid("the job array has gaps; give one without, such as 0-7, or --part=I/N")
     return f"{(job - least) // step}/{count}"

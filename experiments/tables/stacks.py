@@ -53,7 +53,8 @@ class StackGrowth(Exponents):
     def _exponent(self, size: str) -> float:
         base = _BASE[size]
         grown = base | {size: _TIMES * base[size]}
-        first, second = (_work(self.model, self.work, *sizes.values()) for sizes in (base, grown))
+        first = _work(self.model, self.work, *base.values())
+        second = _work(self.model, self.work, *grown.values())
         return math.log(second / first, _TIMES)
 
 

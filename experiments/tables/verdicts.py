@@ -165,7 +165,8 @@ def of_ratio(paper: float | str, ours: float) -> str:
         return f"{UNDECIDED}: the ratio is {ours}"
     if isinstance(paper, str):
         return _beside(_SIDES[paper], _sign(math.log(ours), math.log(EVEN)), None)
-    theirs, here = (_sign(math.log(x), math.log(EVEN)) for x in (paper, ours))
+    theirs = _sign(math.log(paper), math.log(EVEN))
+    here = _sign(math.log(ours), math.log(EVEN))
     return _beside(theirs, here, ours / paper if theirs else None)
 
 

@@ -115,7 +115,8 @@ def date_alignment_error(
 
     found = [{(t, s) for t, s in one} for one in _of_each(corpus, tokenizers, linked)]
     known = [known_links(test.alignment(i)) for i in range(len(test))]
-    sure, possible = ([one[side] for one in known] for side in (0, 1))
+    sure = [links for links, _ in known]
+    possible = [links for _, links in known]
     return alignment_error_rate(found, sure, possible)
 
 

@@ -44,8 +44,10 @@ def choose(
     """
     num_queries, num_keys = x.q.shape[-2], x.k.shape[-2]
     block = min(engine.default_block(x.mask), _BLOCK)
-    block_q, block_k = (engine.even_block(n, block) for n in (num_queries, num_keys))
-    q, k = (pad_to_multiple(y, -2, size) for y, size in ((x.q, block_q), (x.k, block_k)))
+    block_q = engine.even_block(num_queries, block)
+    block_k = engine.even_block(num_keys, block)
+    q = pad_to_multiple(x.q, -2, block_q)
+    k = pad_to_multiple(x.k, -2, block_k)
     mask = None if x.mask is None else x.mask.pad(block_q, block_k)
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     # [S/bk, B, K, 1, bk, H] and [S/bk]
@@ -87,11 +89,13 @@ def choose(
         entropy = jnp.where(sees_any, jnp.log(total) - spread / total, 0)
         return place, log_prob, entropy
 
-    by_block = jax.lax.map(jax.checkpoint(query_block), _cut(q, block_q))
-    joined = (jnp.moveaxis(y, 0, -2) for y in by_block)
-    # [B, K, G, T/bq, bq] to [B, K, G, T]
-    place, log_prob, entropy = (y.reshape(*y.shape[:-2], -1)[..., :num_queries] for y in joined)
-    return place, log_prob, entropy
+    def join(blocks):
+        # [T/bq, B, K, G, bq] to [B, K, G, T]
+        blocks = jnp.moveaxis(blocks, 0, -2)
+        return blocks.reshape(*blocks.shape[:-2], -1)[..., :num_queries]
+
+    place, log_prob, entropy = jax.lax.map(jax.checkpoint(query_block), _cut(q, block_q))
+    return join(place), join(log_prob), join(entropy)
 
 
 def _step(state, logits, noise, first_k):

@@ -210,7 +210,8 @@ def _tile(config: Config, x: Differentiable, fixed: Fixed, i, j) -> _Tile:
     if fixed.dropout_seeds is not None:
         keep = dropout.keep_mask(fixed.dropout_seeds, config.dropout_rate, q_positions, k_positions)
     # [..., bk, H] and [..., bk, D]
-    k, v = (_block(y, j, config.block_k, -2) for y in (x.k, x.v))
+    k = _block(x.k, j, config.block_k, -2)
+    v = _block(x.v, j, config.block_k, -2)
     return _Tile(k, v, bias, visible, keep)
 
 
@@ -223,15 +224,19 @@ def _key_blocks(config: Config, x: Differentiable, fixed: Fixed, i) -> tuple[Any
     first, stop = key_range(fixed.mask, q_positions, config.num_keys)
     # In a ring the keys at hand begin at first_k; ranges count from position 0.
     if fixed.starts is not None:
-        first, stop = (jnp.clip(y - first_k, 0, x.k.shape[-2]) for y in (first, stop))
+        first = jnp.clip(first - first_k, 0, x.k.shape[-2])
+        stop = jnp.clip(stop - first_k, 0, x.k.shape[-2])
     return whole_blocks(first, stop, config.block_k)
 
 
 def key_range(mask: Mask, q_positions: jax.Array, num_keys: int) -> tuple[Any, Any]:
     """What `Mask.key_range` says: Python's own numbers, which stay static, or int32."""
+
+    def as_number(y):
+        return y if isinstance(y, int) else jnp.asarray(y, jnp.int32)
+
     first, stop = mask.key_range(q_positions, num_keys)
-    first, stop = (y if isinstance(y, int) else jnp.asarray(y, jnp.int32) for y in (first, stop))
-    return first, stop
+    return as_number(first), as_number(stop)
 
 
 def whole_blocks(first: Any, stop: Any, size: int) -> tuple[Any, Any]:
@@ -274,8 +279,10 @@ def _backward(config: Config, x: Differentiable, fixed: Fixed, rows) -> Differen
 
     def query_block(shared, i):
         # [..., bq, H], [..., bq, D]; lse and δ as columns, [..., bq, 1]
-        q, dout_i = (_block(y, i, config.block_q, -2) for y in (x.q, dout))
-        lse_i, delta_i = (_block(y, i, config.block_q, -1)[..., None] for y in (lse, delta))
+        q = _block(x.q, i, config.block_q, -2)
+        dout_i = _block(dout, i, config.block_q, -2)
+        lse_i = _block(lse, i, config.block_q, -1)[..., None]
+        delta_i = _block(delta, i, config.block_q, -1)[..., None]
 
         def key_block(j, grads):
             dq, dscore, dk, dv, dbias = grads
@@ -350,15 +357,15 @@ def _backward_slice_by_slice(config: Config, x: Differentiable, fixed: Fixed, ro
         shared = add_slice(shared, (grads.score, grads.bias), b, h)
         return shared, (grads.q, grads.k, grads.v)
 
-    shared, grads = jax.lax.scan(
+    (dscore, dbias), (dq, dk, dv) = jax.lax.scan(
         one_slice,
         jax.tree.map(_zeros_like, (x.score, x.bias)),
         jnp.arange(x.q.shape[0] * num_kv_heads),
     )
-    dq, dk, dv = (
-        grad.reshape(primal.shape) for grad, primal in zip(grads, (x.q, x.k, x.v), strict=True)
-    )
-    return Differentiable(shared[0], dq, dk, dv, shared[1])
+    dq = dq.reshape(x.q.shape)
+    dk = dk.reshape(x.k.shape)
+    dv = dv.reshape(x.v.shape)
+    return Differentiable(dscore, dq, dk, dv, dbias)
 
 
 def _slice(operands: tuple, batch_index, kv_head_index) -> tuple:

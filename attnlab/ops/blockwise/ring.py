@@ -96,10 +96,8 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
     ring = _Ring(split.length, devices, pieces)
 
     block = engine.default_block(x.mask)
-    block_q, block_k = (
-        engine.even_block(math.ceil(length / (devices * pieces)), block)
-        for length in (num_queries, num_keys)
-    )
+    block_q = engine.even_block(math.ceil(num_queries / (devices * pieces)), block)
+    block_k = engine.even_block(math.ceil(num_keys / (devices * pieces)), block)
     # T and S become multiples of devices × pieces × block, so that no block is cut.
     q = pad_to_multiple(x.q, 3, devices * pieces * block_q)
     k = pad_to_multiple(x.k, 3, devices * pieces * block_k)
@@ -144,7 +142,9 @@ def _of_device(
         for_all = rows.shape[3] == 1
         # Its rows go with the pieces of the queries: [pieces, B, K, G, length, S].
         bias = Explicit(jnp.stack([rows] * ring.pieces) if for_all else ring.to_pieces(rows))
-    q, k, v = (ring.to_pieces(y) for y in (q, k, v))
+    q = ring.to_pieces(q)
+    k = ring.to_pieces(k)
+    v = ring.to_pieces(v)
     starts = tuple(ring.starts(y.shape[4]) for y in (q, k))
     fixed = Fixed(mask, dropout_seeds, None)
     x = Differentiable(score, q, k, v, bias)
@@ -209,7 +209,8 @@ def _forward(config, ring, x, fixed, starts):
             lse_now = jnp.where(jnp.isposinf(lse_now), _NOTHING, lse_now)
             # Contexts are divided by their totals, so they are averaged by e^{lse}.
             new_lse = jnp.logaddexp(lse[i], lse_now)
-            before, now = (jnp.exp(y - new_lse)[..., None] for y in (lse[i], lse_now))
+            before = jnp.exp(lse[i] - new_lse)[..., None]
+            now = jnp.exp(lse_now - new_lse)[..., None]
             out = out.at[i].set(out[i] * before + context.astype(dtype) * now)
             return (out, lse.at[i].set(new_lse)), None
 

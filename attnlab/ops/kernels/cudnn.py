@@ -70,8 +70,10 @@ def _attend(call: Call) -> jax.Array:
     if not _is_padded(call) and right == 0 and num_queries <= num_keys:
         context = attend(q, k, v)
     else:
+        q_lengths, kv_lengths = _lengths(call)
         # [B] each
-        q_lengths, kv_lengths = (_of_these(q, lengths) for lengths in _lengths(call))
+        q_lengths = _of_these(q, q_lengths)
+        kv_lengths = _of_these(q, kv_lengths)
         if _is_padded(call):
             q, k, v = _real(q, q_lengths), _real(k, kv_lengths), _real(v, kv_lengths)
         context = attend(
@@ -99,7 +101,9 @@ def _even(x: jax.Array) -> jax.Array:
 
 def _lengths(call: Call) -> tuple[jax.Array, jax.Array]:
     """[B] int32 each: the real queries, none where there are no keys, and the real keys."""
-    of_q, of_kv = (jnp.full(len(call.q), n, jnp.int32) for n in call.lengths)
+    num_queries, num_keys = call.lengths
+    of_q = jnp.full(len(call.q), num_queries, jnp.int32)
+    of_kv = jnp.full(len(call.q), num_keys, jnp.int32)
     for part in call.parts:
         if part.lengths is not None:
             kv_lengths, q_lengths = part.lengths

@@ -60,7 +60,9 @@ def _attend(call: Call) -> jax.Array:
     group = call.q.shape[-2] // call.k.shape[-2]
     scale = cast(Dot, call.score).scale
     scale = 1 / math.sqrt(call.q.shape[-1]) if scale is None else scale
-    q, k, v = (_heads_first(x) for x in (call.q * jnp.asarray(scale, call.q.dtype), call.k, call.v))
+    q = _heads_first(call.q * jnp.asarray(scale, call.q.dtype))
+    k = _heads_first(call.k)
+    v = _heads_first(call.v)
     q = q.reshape(*k.shape[:2], group, *q.shape[2:])  # [B, K, G, T, H]
     _, segments = _bands_and_segments(call)
     lengths = q.shape[3], k.shape[2]

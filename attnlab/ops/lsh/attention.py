@@ -157,7 +157,9 @@ def lsh_attention(
         )
     buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
 
-    qk, v, buckets = (x.reshape(batch, *x.shape[-3:]) for x in (qk, v, buckets))
+    qk = qk.reshape(batch, *qk.shape[-3:])
+    v = v.reshape(batch, *v.shape[-3:])
+    buckets = buckets.reshape(batch, *buckets.shape[-3:])
     # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)

@@ -105,7 +105,8 @@ def lsh_cross_attention(
       >>> rotations = make_rotations(
       ...     jax.random.key(2), num_heads=4, head_dim=16, num_hashes=2, num_buckets=8
       ... )
-      >>> q_buckets, k_buckets = (hash_buckets(x, rotations) for x in (q, k))
+      >>> q_buckets = hash_buckets(q, rotations)
+      >>> k_buckets = hash_buckets(k, rotations)
       >>> lsh_cross_attention(q, k, v, q_buckets, k_buckets, chunk_size=8).shape
       (1, 30, 4, 16)
     """
@@ -125,14 +126,15 @@ def lsh_cross_attention(
     q_buckets, q_broken = check_sortable(q_buckets, length)
     k_buckets, k_broken = check_sortable(k_buckets, length)
 
-    q, k, v, q_buckets, k_buckets = (
-        x.reshape(batch, *x.shape[-3:]) for x in (q, k, v, q_buckets, k_buckets)
-    )
+    q = q.reshape(batch, *q.shape[-3:])
+    k = k.reshape(batch, *k.shape[-3:])
+    v = v.reshape(batch, *v.shape[-3:])
+    q_buckets = q_buckets.reshape(batch, *q_buckets.shape[-3:])
+    k_buckets = k_buckets.reshape(batch, *k_buckets.shape[-3:])
     if heads != k.shape[2]:
-        k, v, k_buckets = (
-            jnp.repeat(x, heads // x.shape[axis], axis)
-            for x, axis in ((k, 2), (v, 2), (k_buckets, 3))
-        )
+        k = jnp.repeat(k, heads // k.shape[2], axis=2)
+        v = jnp.repeat(v, heads // v.shape[2], axis=2)
+        k_buckets = jnp.repeat(k_buckets, heads // k_buckets.shape[3], axis=3)
     # Key heads are as many as query heads from here on: rows are (example, query head).
     visible = _visibility(seen, batch, num_queries, num_keys, padding)
     # Seeds [B, N, 2]; `visible` holds [B, S + padding] for keys and [B, T] for queries.
@@ -170,11 +172,13 @@ def _attend(
     # Whatever stands in the padding, NaN included, ends here.
     valid = visible.valid[:, : k.shape[1], None, None]
     q = jnp.where(visible.q_valid[:, :, None, None], q, 0)
-    k, v = (jnp.where(valid, x, 0) for x in (k, v))
-    k, v, k_buckets = (pad(x, padding, axis) for x, axis in ((k, 1), (v, 1), (k_buckets, 2)))
+    k = pad(jnp.where(valid, k, 0), padding, 1)
+    v = pad(jnp.where(valid, v, 0), padding, 1)
+    k_buckets = pad(k_buckets, padding, 2)
     with jax.named_scope("lsh_sort"):
         # [B, R, T, N] to [B, N, R, T], and S in place of T for the keys
-        q_ids, k_ids = (jnp.moveaxis(x, 3, 1) for x in (q_buckets, k_buckets))
+        q_ids = jnp.moveaxis(q_buckets, 3, 1)
+        k_ids = jnp.moveaxis(k_buckets, 3, 1)
         order = sort_queries_and_keys(q_ids, k_ids, visible, settings.geometry)
     order = order._replace(pairs=pairs, factor=factor)
     attend = choose(implementation, order, settings, q, v)
@@ -227,10 +231,8 @@ def _same_relative_place(
 
     def bounds(sorted_ids, ids):
         """[B, T] where a query's segment begins among the sorted, and its number of tokens."""
-        first, stop = (
-            jax.vmap(functools.partial(jnp.searchsorted, side=side))(sorted_ids, ids)
-            for side in ("left", "right")
-        )
+        first = jax.vmap(functools.partial(jnp.searchsorted, side="left"))(sorted_ids, ids)
+        stop = jax.vmap(functools.partial(jnp.searchsorted, side="right"))(sorted_ids, ids)
         return first, stop - first
 
     q_ids, q_places, q_sorted = in_order(q_valid, q_segments)

@@ -109,10 +109,14 @@ def lsh_decode(
     )
     history = lax.dynamic_update_slice_in_dim(state.buckets, buckets, start, state.buckets.ndim - 2)
 
+    def merge_batch(x):
+        return x.reshape(-1, *x.shape[len(batch_shape) :])
+
     # All batch axes as one: [B, L, N, H], [B, L, K, D], [B, R, L, N], [B, N, R, buckets, W].
-    qk, v, flat_history, latest = (
-        x.reshape(-1, *x.shape[len(batch_shape) :]) for x in (qk, v, history, state.latest)
-    )
+    qk = merge_batch(qk)
+    v = merge_batch(v)
+    flat_history = merge_batch(history)
+    latest = merge_batch(state.latest)
     valid = visibility.valid
     valid = jnp.ones(qk.shape[:2], bool) if valid is None else valid
     v = jnp.repeat(v, copies_of_kv_heads(v.shape[2], heads), axis=2)
@@ -130,7 +134,8 @@ def lsh_decode(
             implementation=implementation,
             precision=precision,
         )
-        of_new, of_all = (functools.partial(forward, stop=stop) for stop in (count, length))
+        of_new = functools.partial(forward, stop=count)
+        of_all = functools.partial(forward, stop=length)
         arrays = qk, v, history, valid, pairs, start
         if count == length:
             return of_all(*arrays)
@@ -201,7 +206,8 @@ def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):
     scale = options.scale(width)
     # [B, N, R·W, H], q [B, N, H] and own value [B, K, D]
     k = unit_keys(rows(qk, head), scale, options.key_norm)
-    q, own = (lax.dynamic_index_in_dim(x, start, 1, keepdims=False) for x in (qk, v))
+    q = lax.dynamic_index_in_dim(qk, start, 1, keepdims=False)
+    own = lax.dynamic_index_in_dim(v, start, 1, keepdims=False)
     dtype = jnp.promote_types(q.dtype, jnp.float32)
     product = functools.partial(jnp.einsum, precision=precision, preferred_element_type=dtype)
     logits = jnp.where(visible, product("bnh,bnsh->bns", q, k), jnp.finfo(dtype).min)

@@ -75,9 +75,7 @@ def row_times(
       int32 [size, S]: 0 where the query does not see the key, else 1 or, for a multiset, in how
       many rounds it does.
     """
-    slot, first, extent, key_slot = (
-        at(x, index) for x in (order.slot, order.first, order.extent, order.key_slot)
-    )
+    slot = at(order.slot, index)
     size = slot.shape[1] if size is None else size
 
     def queries(x, axis=0):
@@ -85,8 +83,9 @@ def row_times(
 
     # [R, size]: slots of the queries, by which ranges go from slots to tokens
     own = queries(slot, 1)
-    first, extent = (jax.vmap(take)(x, own) for x in (first, extent))
-    times = visible_counts(key_slot, first, extent)
+    first = jax.vmap(take)(at(order.first, index), own)
+    extent = jax.vmap(take)(at(order.extent, index), own)
+    times = visible_counts(at(order.key_slot, index), first, extent)
     if geometry.union:
         times = jnp.minimum(times, 1)
     query, key = _positions(times.shape, start)

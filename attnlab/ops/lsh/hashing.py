@@ -191,14 +191,9 @@ def make_rotations(
       ([(2, 4, 8, 16), (2, 4, 16, 16)], 512)
     """
     require_key("key", key)
-    num_heads, head_dim, num_hashes = (
-        as_size(name, x)
-        for name, x in (
-            ("num_heads", num_heads),
-            ("head_dim", head_dim),
-            ("num_hashes", num_hashes),
-        )
-    )
+    num_heads = as_size("num_heads", num_heads)
+    head_dim = as_size("head_dim", head_dim)
+    num_hashes = as_size("num_hashes", num_hashes)
     require_choice("shared", shared, (True, False))
     num_buckets = as_num_buckets(num_buckets)
     factors = factorize(num_buckets) if isinstance(num_buckets, int) else num_buckets

@@ -61,10 +61,13 @@ def in_order(
     batch, length = qk.shape[:2]
     if valid is not None:
         # Whatever stands in the padding, NaN included, ends here.
-        qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
+        qk = jnp.where(valid[:, :, None, None], qk, 0)
+        v = jnp.where(valid[:, :, None, None], v, 0)
     if padding := -length % settings.geometry.chunk_size:
+        qk = pad(qk, padding, 1)
+        v = pad(v, padding, 1)
+        buckets = pad(buckets, padding, 2)
         valid = jnp.ones((batch, length), bool) if valid is None else valid
-        qk, v, buckets = (pad(x, padding, axis) for x, axis in ((qk, 1), (v, 1), (buckets, 2)))
         valid = pad(valid, padding, 1)
         segments = None if segments is None else pad(segments, padding, 1)
     with jax.named_scope("lsh_sort"):

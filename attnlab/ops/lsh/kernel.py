@@ -106,7 +106,8 @@ def _backward(kernel, settings, residuals, g):
     def rows(indices):
         row = _rows(settings, q, v, scale, order, indices)
         # [g, L, D]: the rows at hand, flat, as kernels take them
-        g_rows, context_rows = (_take_rows(x, indices) for x in (g, context))
+        g_rows = _take_rows(g, indices)
+        context_rows = _take_rows(context, indices)
         delta = jnp.sum(g_rows.astype(lse.dtype) * context_rows.astype(lse.dtype), axis=-1)
         dq, dk, dv = _attend_rows_vjp(kernel, row, g_rows, lse[indices], delta)
         keys = functools.partial(unit_keys, scale=scale, norm=settings.key_norm)
@@ -180,11 +181,12 @@ def _turns(row: Row) -> jax.Array:
 def _in_order(kernel: Kernel, row: Row, rounds: jax.Array) -> tuple[Inputs, Visible]:
     """Some rounds [r] of some rows [g] as the kernels take them, as g·r rows."""
     with jax.named_scope("lsh_gather"):
-        q, k, v = (_sorted(kernel, row, rounds, x) for x in (row.q, row.k, row.v))
+        q = _sorted(kernel, row, rounds, row.q)
+        k = _sorted(kernel, row, rounds, row.k)
+        v = _sorted(kernel, row, rounds, row.v)
         seen = _seen(kernel, row, rounds, q.shape[1])
-    first, extent = (
-        _padded(kernel, _flat(x[:, rounds])) for x in (row.order.first, row.order.extent)
-    )
+    first = _padded(kernel, _flat(row.order.first[:, rounds]))
+    extent = _padded(kernel, _flat(row.order.extent[:, rounds]))
     return Inputs(q, k, v, None), Visible(first, extent, seen)
 
 
@@ -195,12 +197,17 @@ def _seen(kernel: Kernel, row: Row, rounds: jax.Array, slots: int) -> Seen | Non
     if row.seen_by is not None and num_rounds > 1:
         # [g, r, slots]
         token = row.order.token[:, rounds]
-        # Positions last: an axis of a few rounds would be padded to a TPU's 128 lanes.
-        # [g, L, R − 1] to [g·r, R − 1, slots]
-        slot, first, extent = (
-            _padded(kernel, _flat(_other_orders(jnp.swapaxes(x[..., :-1], 1, 2), token)), 2)
-            for x in row.seen_by
-        )
+
+        def in_other_orders(x):
+            # Positions last: an axis of a few rounds would be padded to a TPU's 128 lanes.
+            # [g, L, R − 1] to [g·r, R − 1, slots]
+            x = jnp.swapaxes(x[..., :-1], 1, 2)
+            return _padded(kernel, _flat(_other_orders(x, token)), 2)
+
+        slot, first, extent = row.seen_by
+        slot = in_other_orders(slot)
+        first = in_other_orders(first)
+        extent = in_other_orders(extent)
         # Rounds that are not earlier are emptied, so that all rounds are one program.
         # [r, R − 1]: of all rounds but the last, which no round comes after
         earlier = jnp.arange(num_rounds - 1)[None, :] < rounds[:, None]

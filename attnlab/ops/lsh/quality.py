@@ -150,7 +150,9 @@ def hash_quality(
     geometry = options.geometry(chunk_size, visibility.causal, length)
     buckets, broken = check_sortable(buckets, length + -length % geometry.chunk_size)
     broken |= visibility.broken
-    qk, v, buckets = (x.reshape(-1, *x.shape[-3:]) for x in (qk, v, buckets))
+    qk = qk.reshape(-1, *qk.shape[-3:])
+    v = v.reshape(-1, *v.shape[-3:])
+    buckets = buckets.reshape(-1, *buckets.shape[-3:])
     # [B, L, N, H], [B, L, K, D], [B, R, L, N]
     given = _prepare(geometry, qk, v, buckets, visibility)
     # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
@@ -185,9 +187,12 @@ def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Giv
     asks = valid if visibility.q_valid is None else valid & visibility.q_valid
     segments = visibility.segments
     segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
-    qk, v = (jnp.where(valid[:, :, None, None], x, 0) for x in (qk, v))
     extra = -length % geometry.chunk_size
-    qk, v, valid, asks, segments = (pad(x, extra, 1) for x in (qk, v, valid, asks, segments))
+    qk = pad(jnp.where(valid[:, :, None, None], qk, 0), extra, 1)
+    v = pad(jnp.where(valid[:, :, None, None], v, 0), extra, 1)
+    valid = pad(valid, extra, 1)
+    asks = pad(asks, extra, 1)
+    segments = pad(segments, extra, 1)
     buckets = pad(jnp.moveaxis(buckets, 3, 1), extra, 3)
     order = sort_rounds(buckets, valid, segments, geometry)._replace(pairs=visibility.pairs)
     by_row = buckets.reshape(-1, *buckets.shape[2:])
@@ -205,11 +210,13 @@ def _all_rows(settings: CallSettings, top_k: int, given: _Given, scale: jax.Arra
     def one_row(index):
         q, values, example = row_of(qk, index), row_of(v, index), index // heads
         keys = unit_keys(q, scale, settings.key_norm)
-        here_valid, here_asks, segment = (at(x, example) for x in (valid, asks, segments))
-        slot, first, extent, bucket = (
-            at(x, index) for x in (order.slot, order.first, order.extent, by_row)
-        )
-        first, extent = (jax.vmap(take)(x, slot) for x in (first, extent))
+        here_valid = at(valid, example)
+        here_asks = at(asks, example)
+        segment = at(segments, example)
+        bucket = at(by_row, index)
+        slot = at(order.slot, index)
+        first = jax.vmap(take)(at(order.first, index), slot)
+        extent = jax.vmap(take)(at(order.extent, index), slot)
 
         def one_block(i):
             # The last block is moved back to end with the sequence; what it repeats is not counted.
@@ -234,9 +241,8 @@ def _all_rows(settings: CallSettings, top_k: int, given: _Given, scale: jax.Arra
             return *sums, *_same_bucket(slot, own(first, 1), own(extent, 1), bucket, own, allowed)
 
         blocks = lax.map(one_block, jnp.arange(-(-length // block), dtype=jnp.int32))
-        captured, recall, wrong, right, seen, pairs, lonely, queries, shown, shared = (
-            jnp.sum(x) for x in blocks
-        )
+        totals = jax.tree.map(jnp.sum, blocks)
+        captured, recall, wrong, right, seen, pairs, lonely, queries, shown, shared = totals
         return (
             captured / jnp.maximum(queries, 1),
             recall / jnp.maximum(queries, 1),

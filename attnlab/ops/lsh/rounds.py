@@ -109,8 +109,8 @@ def _backward_rule(settings, count, residuals, g):
     def row(index, chunks_at_once, on_cpu):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         # [L, D] each, δ [L]. The gradient of lse itself is taken off δ, since ∂lse/∂s = P.
-        g_row, context_row = (row_of(x, index) for x in (g, context))
-        g_row = factored(g_row, selected.order.factor)
+        g_row = factored(row_of(g, index), selected.order.factor)
+        context_row = row_of(context, index)
         products = g_row.astype(lse.dtype) * context_row.astype(lse.dtype)
         delta = jnp.sum(products, axis=-1) - at(g_lse, index)
         dq, dk, dv = _attend_row_vjp(
@@ -175,7 +175,11 @@ def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, chunks_at_
         tiles = _num_tiles(slots // chunk, chunks_at_once)
         buffers = lax.fori_loop(0, tiles, one_tile, buffers)
         # Back into the order of positions: [slots, …] to [T, …], each query from its own slot.
-        out, total, largest = (take(x, row.order.slot[r]) for x in buffers)
+        slot = row.order.slot[r]
+        out, total, largest = buffers
+        out = take(out, slot)
+        total = take(total, slot)
+        largest = take(largest, slot)
         out_before, total_before, largest_before = merged
         new_largest = jnp.maximum(largest_before, largest)
         # Both factors are ≤ 1, and one of them is 1.

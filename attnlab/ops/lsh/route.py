@@ -250,9 +250,8 @@ class LSH:
                 f"LSH decodes without dropout; got dropout_rate={dropout_rate} (set it to 0, in a"
                 " module with deterministic=True)"
             )
-        got, wanted = (
-            jax.tree.map(jnp.shape, x) for x in (state, jax.eval_shape(self.empty_state, k))
-        )
+        got = jax.tree.map(jnp.shape, state)
+        wanted = jax.tree.map(jnp.shape, jax.eval_shape(self.empty_state, k))
         require(
             got == wanted,
             f"the state must be of this route and of a cache of {k.shape[-3]} tokens, {wanted}; got"

@@ -136,9 +136,8 @@ def select_row(settings: CallSettings, q, k, v, scale, order: Order, seeds, inde
     row_order = row_order._replace(pairs=pairs, factor=factor)
     seen_by = None
     if settings.geometry.union:
-        first, extent = (
-            jax.vmap(take)(x, row_order.slot).T for x in (row_order.first, row_order.extent)
-        )
+        first = jax.vmap(take)(row_order.first, row_order.slot).T
+        extent = jax.vmap(take)(row_order.extent, row_order.slot).T
         # [S, R], [T, R], [T, R]: from slots to tokens, so that a tile takes whole rows of them.
         seen_by = row_order.key_slot.T, first, extent
     q_row = row_of(q, index)

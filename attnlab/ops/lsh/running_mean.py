@@ -32,7 +32,8 @@ class RunningMean:
         """Before the first token, for x of this shape, [*B, L, N, H]."""
         *batch, _, heads, width = shape
         # An array each: a buffer that stands twice in a state cannot be donated.
-        first, total = (jnp.zeros((*batch, heads, width), jnp.float32) for _ in range(2))
+        first = jnp.zeros((*batch, heads, width), jnp.float32)
+        total = jnp.zeros((*batch, heads, width), jnp.float32)
         return cls(first, total, jnp.zeros(batch, jnp.int32))
 
     def go_on(self, x: jax.Array, valid: jax.Array | None) -> tuple[jax.Array, RunningMean]:

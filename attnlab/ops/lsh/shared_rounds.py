@@ -169,7 +169,8 @@ def _of_device(
     )
     # [B·n, T] to [B, T, n], then [sharing, B, t, N] beside the contexts [sharing, B, t, N, D]
     lse = heads_inside(lse[..., None], batch)[..., 0]
-    context, lse = (share.to_positions(x[:, :length]) for x in (context, lse))
+    context = share.to_positions(context[:, :length])
+    lse = share.to_positions(lse[:, :length])
     # Where no round shows a key, all have the token's own value and weigh the same.
     weights = jax.nn.softmax(lse, axis=0)[..., None]
     return jnp.sum(context * weights, axis=0).astype(v.dtype)

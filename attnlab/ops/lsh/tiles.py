@@ -57,7 +57,9 @@ def make_tile(settings: CallSettings, row: Row, r: jax.Array, c0: jax.Array, siz
             chunks = c0 - back + jnp.arange(size + span - 1, dtype=jnp.int32)
             tokens = chunk_tokens(order.token, r, chunks, chunk)
             k, v, g = jnp.split(take(row.kv, tokens), [width, width + row.v.shape[1]], axis=2)
-            own, own_k, g = (x[back : back + size] for x in (tokens, k, g))
+            own = tokens[back : back + size]
+            own_k = k[back : back + size]
+            g = g[back : back + size]
 
             def windows(x):
                 return jnp.concatenate([x[e : e + size] for e in range(span)], axis=1)

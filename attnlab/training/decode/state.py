@@ -63,7 +63,8 @@ def as_given(
     extra_length: int | None,
 ) -> Given:
     """The arguments of a search, checked; lists are arrays."""
-    source, prompt = (None if x is None else jnp.asarray(x) for x in (source, prompt))
+    source = None if source is None else jnp.asarray(source)
+    prompt = None if prompt is None else jnp.asarray(prompt)
     require(
         source is None or source.ndim >= 2,
         "source must be tokens [B, S]; got one axis (give one sentence as source[None])",

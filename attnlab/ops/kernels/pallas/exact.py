@@ -83,7 +83,8 @@ def _operands(x: Prepared, config: Config) -> tuple[Inputs, Visible]:
         pad_to_multiple(x.v.reshape(-1, *x.v.shape[3:]), 1, config.block_k),
         w,
     )
-    first, extent = (pad_to_multiple(x, 1, config.block_q) for x in (first, extent))
+    first = pad_to_multiple(first, 1, config.block_q)
+    extent = pad_to_multiple(extent, 1, config.block_q)
     return inputs, Visible(first, extent)
 
 

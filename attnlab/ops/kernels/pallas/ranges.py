@@ -114,9 +114,8 @@ def query_blocks(visible: Visible, config: Config, num_keys: int) -> Blocks:
     """The key blocks that each query block visits: exactly those in which it may see a key."""
     rows, num_queries = visible.first.shape
     bq, bk = config.block_q, config.block_k
-    first, extent = (
-        x.reshape(rows, num_queries // bq, bq) for x in (visible.first, visible.extent)
-    )
+    first = visible.first.reshape(rows, num_queries // bq, bq)
+    extent = visible.extent.reshape(rows, num_queries // bq, bq)
     # [V, blocks, bq]; a query that sees nothing must not widen the range of its block.
     sees = extent > 0
     # [V, blocks]: rounded down and up to whole blocks of keys
@@ -141,7 +140,8 @@ def key_blocks(visible: Visible, config: Config, num_keys: int) -> Blocks:
     count = jnp.maximum(stop - start, 0)
     start = jnp.minimum(start, num_queries // bq - 1)
     most = _most(config.ahead, config.back, bk, bq, num_queries)
-    start, count = (jnp.broadcast_to(x[None], (rows, x.size)) for x in (start, count))
+    start = jnp.broadcast_to(start[None], (rows, start.size))
+    count = jnp.broadcast_to(count[None], (rows, count.size))
     return Blocks(start, count, most)
 
 

@@ -169,7 +169,9 @@ def _of_keys(x, arrays, layout, config, blocks):
         else:
             start = tile.zeros(hidden), tile.zeros(width)
             dk_sums, dv_sums = program.queue.go_through(add_dot, start)
-            dk_buffer, dv_buffer = (buffer.at[program.group] for buffer in scratch)
+            dk_buffer, dv_buffer = scratch
+            dk_buffer = dk_buffer.at[program.group]
+            dv_buffer = dv_buffer.at[program.group]
             write(dk_sums * config.scale, dk_buffer, dk.at[program.row, at])
             write(dv_sums, dv_buffer, dv.at[program.row, at])
 
@@ -211,8 +213,10 @@ def _add_units(tile: Tile, ds, rows, columns, w, of_rows, of_w) -> None:
     """Adds the tile's gradients for its rows, and its terms of dw, to sums [H, 64]."""
 
     def add_unit(h, _):
+        row, column = tile.unit(h, rows, columns)
         # A NaN that matters is in ds; where nobody sees it, it must not meet the gradient 0.
-        row, column = (jnp.where(jnp.isnan(y), 0.0, y) for y in tile.unit(h, rows, columns))
+        row = jnp.where(jnp.isnan(row), 0.0, row)
+        column = jnp.where(jnp.isnan(column), 0.0, column)
         slopes, terms = tiles.unit_gradients(row, column, ds)
         # [64] of one unit: w_h Σ over the columns of ds (1 − t²)
         of_rows[h] = tile.read(of_rows.at[h], 0) + w[h] * jnp.sum(slopes, axis=1)

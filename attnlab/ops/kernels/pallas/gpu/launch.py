@@ -141,7 +141,11 @@ class Launch(NamedTuple):
 def arrays_of(x: Inputs, visible: Visible, **of_backward: jax.Array) -> tuple[Arrays, Layout]:
     """The arrays as the kernels read them, and how they belong together."""
     layout = Layout(x.w is not None, x.group, x.q.shape[0] // visible.first.shape[0])
-    q, k = (y.swapaxes(1, 2) if layout.additive else y for y in (x.q, x.k))
+    q, k = x.q, x.k
+    if layout.additive:
+        # [M, L, H] to [M, H, L]
+        q = q.swapaxes(1, 2)
+        k = k.swapaxes(1, 2)
     first, slots = visible.first[:, None], None
     all_ranges = [first, first + visible.extent[:, None]]
     if visible.seen is not None:

@@ -151,7 +151,8 @@ class Queue(NamedTuple):
         """carry = compute(row of q, tile, slot, carry) for every tile; the last carry."""
         visits_row = lax.div(self.first, jnp.int32(self.sharing))
         # Blocks of columns to tiles: a block makes `pieces` of them.
-        start, count = (self.visits[visits_row, self.block, j] * self.pieces for j in (0, 1))
+        start = self.visits[visits_row, self.block, 0] * self.pieces
+        count = self.visits[visits_row, self.block, 1] * self.pieces
         steps = self.rows * count
 
         def row_and_tile(step):
@@ -268,7 +269,8 @@ class Tile(NamedTuple):
 
     def unit(self, h, rows, columns) -> tuple[jax.Array, jax.Array]:
         """A hidden unit of [H, 64] and [H, columns], each over the tile, float32."""
-        row, column = (self.spread(x.at[h], axis) for axis, x in enumerate((rows, columns)))
+        row = self.spread(rows.at[h], 0)
+        column = self.spread(columns.at[h], 1)
         return row.astype(jnp.float32), column.astype(jnp.float32)
 
     def matmul(self, a, b, *, transposed: bool = False, onto: jax.Array | None = None) -> jax.Array:

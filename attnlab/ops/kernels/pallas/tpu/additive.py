@@ -72,11 +72,12 @@ def row_gradients(x_row: Any, x_column: Any, w: Any, ds: Any, out: Any, out_w: A
     def write(first_unit, sums):
         for u in range(UNITS):
             at = pl.ds(first_unit + u, 1)
-            slope, *tanh = (x.sum(0, keepdims=True) for x in sums[u * kinds : (u + 1) * kinds])
+            slope = sums[u * kinds].sum(0, keepdims=True)
             out[at] += w[0, first_unit + u] * slope
-            if tanh:
+            if out_w is not None:
+                tanh = sums[u * kinds + 1].sum(0, keepdims=True)
                 lanes = out_w.shape[1]
-                out_w[at] += sum(tanh[0][:, i : i + lanes] for i in range(0, x_row.shape[1], lanes))
+                out_w[at] += sum(tanh[:, i : i + lanes] for i in range(0, x_row.shape[1], lanes))
 
     # Eight sublanes of each sum: they are added up once, at the end.
     zeros = (jnp.zeros((8, x_row.shape[1]), jnp.float32),) * (UNITS * kinds)

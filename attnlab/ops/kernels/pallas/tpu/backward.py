@@ -59,11 +59,10 @@ def backward(
     )
     dq, dw = _of_queries(operands, visible, config)
     dk, dv = _of_keys(operands, visible, config)
-    dq, dk, dv = (
-        # Back to positions first, without what pads a width to whole units.
-        jnp.swapaxes(grad, 1, 2)[..., : of.shape[2]]
-        for grad, of in ((dq, x.q), (dk, x.k), (dv, x.v))
-    )
+    # Back to positions first, without what pads a width to whole units.
+    dq = jnp.swapaxes(dq, 1, 2)[..., : x.q.shape[2]]
+    dk = jnp.swapaxes(dk, 1, 2)[..., : x.k.shape[2]]
+    dv = jnp.swapaxes(dv, 1, 2)[..., : x.v.shape[2]]
     dw = None if dw is None else dw[:, : x.q.shape[2]]
     return dq * config.scale, dk * config.scale, dv, dw
 

@@ -142,7 +142,8 @@ def refusal(x: Inputs, visible: Visible, config: Config) -> str | None:
 def _vector_memory(x: Inputs, config: Config) -> int:
     """Bytes that the backward's tile takes: an estimate, never low where compilers were asked."""
     bq, bk = config.block_q, config.block_k
-    width, value_width = (-(-y.shape[2] // UNITS) * UNITS for y in (x.q, x.v))
+    width = -(-x.q.shape[2] // UNITS) * UNITS
+    value_width = -(-x.v.shape[2] // UNITS) * UNITS
     both = width + value_width
     read = (bq + bk) * both * max(y.dtype.itemsize for y in (x.q, x.k, x.v))
     written = max(bk * both, bq * width) * 4
