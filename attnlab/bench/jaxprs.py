@@ -49,7 +49,8 @@ def fori_trips(parameters: Any, of_condition: Sequence[Any], carried: Sequence[A
         x.val if hasattr(x, "val") else inputs[condition.invars.index(x)] for x in test.invars
     ]
     places = [None if hasattr(x, "val") else condition.invars.index(x) for x in test.invars]
-    index, stop = (None if x is None else x - len(of_condition) for x in places)
+    carried_places = [None if x is None else x - len(of_condition) for x in places]
+    index, stop = carried_places
     fixed = len(body.invars) - len(carried)
     if index is None or index < 0 or any(x is None for x in values):
         return None
@@ -61,7 +62,8 @@ def fori_trips(parameters: Any, of_condition: Sequence[Any], carried: Sequence[A
     start, step = made.invars
     if start is not body.invars[fixed + index] or getattr(step, "val", None) != 1:
         return None
-    first, last = (jnp.asarray(x, jnp.int64) for x in values)
+    first = jnp.asarray(values[0], jnp.int64)
+    last = jnp.asarray(values[1], jnp.int64)
     return jnp.maximum(last - first, 0)
 
 

@@ -172,7 +172,8 @@ def visible_pairs(mask: Mask, i: jax.Array, j: jax.Array) -> jax.Array:
     lead = jnp.broadcast_shapes(*(x.shape[:2] for x in (i, j, *jax.tree.leaves(mask))))
     if 0 in lead:  # of which no example can be sliced
         return jnp.zeros((*lead, *jnp.broadcast_shapes(i.shape, j.shape)[2:]), bool)
-    i, j = (jnp.broadcast_to(x, (*lead, *x.shape[2:])) for x in (i, j))
+    i = jnp.broadcast_to(i, (*lead, *i.shape[2:]))
+    j = jnp.broadcast_to(j, (*lead, *j.shape[2:]))
     over_heads = jax.vmap(of_head, (None, 0, 0, 0))
     return jax.vmap(over_heads, (0, None, 0, 0))(jnp.arange(lead[0]), jnp.arange(lead[1]), i, j)
 

@@ -1,4 +1,4 @@
-"""What every mechanism promises, each a function that returns None, or a `Broken` one.
+"""Promises of every mechanism, each a function that returns None, or a `Broken` one.
 
     >>> from attnlab import routes, testing
     >>> testing.causal(routes.Window(left=3, right=0))
@@ -132,7 +132,8 @@ def _first(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
     if not wrong.any():
         return None
     at = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
-    got, wanted = (np.broadcast_to(np.asarray(z, np.float64), wrong.shape)[at] for z in (x, y))
+    got = np.broadcast_to(np.asarray(x, np.float64), wrong.shape)[at]
+    wanted = np.broadcast_to(np.asarray(y, np.float64), wrong.shape)[at]
     place = ", ".join(map(str, at))
     return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}")
 
@@ -270,10 +271,9 @@ def _other_slope(
     """
     slope = said
     for size, share in ((step, tolerance), (1e-4, 1e-3), (1e-3, 1e-3)):
-        ahead, behind = (
-            function(jax.tree.map(lambda x, d, s=s: x + s * d, arrays, way)) for s in (size, -size)
-        )
-        slope = float(ahead - behind) / (2 * size)
+        ahead = jax.tree.map(lambda x, d, size=size: x + size * d, arrays, way)
+        behind = jax.tree.map(lambda x, d, size=size: x - size * d, arrays, way)
+        slope = float(function(ahead) - function(behind)) / (2 * size)
         if np.isclose(said, slope, rtol=share, atol=share):
             return None
     return slope
@@ -367,9 +367,8 @@ def examples(subject: Subject, seed: int) -> Broken | None:
     other = subject.arrays(seed + 3)
     mixed = arrays | {name: arrays[name].at[1].set(other[name][1]) for name in subject.batched}
     rest = np.array([0, 2, 3, 4])
-    (context, grads), (moved, moved_grads) = (
-        _run(subject, x, mask, dcontext) for x in (arrays, mixed)
-    )
+    context, grads = _run(subject, arrays, mask, dcontext)
+    moved, moved_grads = _run(subject, mixed, mask, dcontext)
     if broken := _equal("context", moved[rest], context[rest]):
         return broken
     if (moved[1] == context[1]).all():

@@ -1,4 +1,4 @@
-"""What a contract is about: a function of named arrays and a mask, and how these are made."""
+"""The subject of a contract: a function of named arrays and a mask, and how these are made."""
 
 from __future__ import annotations
 
@@ -172,7 +172,8 @@ def _function(name: str, parts: dict[str, Any], layer: nn.Module) -> Subject:
     def make(rng, sizes):
         q = rng.normal(size=(sizes.batch, sizes.queries, sizes.num_heads, sizes.width))
         keys = (sizes.batch, sizes.keys, sizes.num_kv_heads)
-        k, v = (rng.normal(size=(*keys, size)) for size in (sizes.width, sizes.value_width))
+        k = rng.normal(size=(*keys, sizes.width))
+        v = rng.normal(size=(*keys, sizes.value_width))
         if route.shares_qk:
             v = rng.normal(size=(*q.shape[:-1], sizes.value_width))
         arrays = {"q": q, "v": v} | ({} if route.shares_qk else {"k": k})

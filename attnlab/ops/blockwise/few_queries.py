@@ -86,8 +86,8 @@ def _context(call: Call) -> jax.Array:
 
     def logits_and_values(start):
         if alone is not None:
-            keys, values = (one_query.side_by_side(cut(x, start)) for x in (k, v))
-            return alone.logits(keys), values
+            keys = one_query.side_by_side(cut(k, start))
+            return alone.logits(keys), one_query.side_by_side(cut(v, start))
         x = prepared(start)
         return once.score.logits(once.q, x.k, precision=precision), x.v
 
