@@ -102,7 +102,7 @@ def over(
         evenly. Attention exchanges positions for heads and back (all-to-all): in it a device has
         all positions of some heads. Where these devices do not divide the heads, exact attention
         sends keys and values round a ring of them instead, and in LSH attention several devices
-        share the hash rounds of a head.
+        share the hash rounds of a head (not with `Published` options).
 
     Raises:
       ValueError: a mesh with Explicit axes; an axis that the mesh lacks or that is named twice;

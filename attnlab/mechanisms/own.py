@@ -10,9 +10,9 @@ named is one of these, or a class that makes one, with the arguments in brackets
 | "bias"     | a `BiasModule`, which makes one                                                  |
 | "route"    | a value of `attnlab.routes`                                                      |
 | "function" | `function(q, k, v, *, mask)` → the context, as `routes.Function` has it          |
-| "module"   | any other module, with the call of `MultiHeadAttention`; where a class is named, |
-|            | its fields that a `MultiHeadAttention` has too, such as num_heads, are those of  |
-|            | the layer, but for route and score                                               |
+| "module"   | any other module, with the call of `MultiHeadAttention`; its fields that one has |
+|            | too, such as num_heads, are those of the layer, but for route and score, and for |
+|            | those that a module which is made already has set                                |
 
 A file is imported when it is first asked for, by processes that must not touch an accelerator too:
 make no arrays at its top.
@@ -262,7 +262,7 @@ def _make(found: Any, keywords: dict[str, Any], layer: MultiHeadAttention) -> An
     """What a class makes for a layer, or another one of a module that is made already.
 
     A module of attention has the fields of the layer that it has too; one that is made already
-    keeps those that are not their defaults.
+    keeps those that are neither their defaults nor None.
     """
     makes = inspect.isclass(found)
     kind = found if makes else type(found)
@@ -271,7 +271,8 @@ def _make(found: Any, keywords: dict[str, Any], layer: MultiHeadAttention) -> An
         taken = {
             field.name: getattr(layer, field.name)
             for field in dataclasses.fields(kind)
-            if field.name in _GIVEN and (makes or getattr(found, field.name) == field.default)
+            if field.name in _GIVEN
+            and (makes or getattr(found, field.name) in (field.default, None))
         }
     if not makes:
         return found.clone(**taken, parent=None)

@@ -97,17 +97,27 @@ def _prepare_positions(
             f" shape {jnp.shape(leaf)} (name it in _parameters, with its rank where all heads share"
             " it, or make it static: flax.struct.field(pytree_node=False))",
         )
-    lengths = q.shape[-2], k.shape[-2]
+    queries, num_keys = q.shape[:-1], k.shape[-2]
     prepared, q, k = score.prepare(q, k, precision=precision)
-    got = q.shape[-2], k.shape[-2]
     require(
-        got == lengths,
-        f"{name}.prepare must keep all queries and keys, {lengths[0]} and {lengths[1]}; got"
-        f" {got[0]} and {got[1]}",
+        (q.shape[:-1], k.shape[-2]) == (queries, num_keys),
+        f"{name}.prepare must keep all queries {queries} and {num_keys} keys; got"
+        f" {q.shape[:-1]} and {k.shape[-2]}",
+    )
+    definers = _definer(type(score), "prepare"), _definer(type(score), "logits")
+    require(
+        type(prepared) is type(score) or issubclass(*definers),
+        f"{name}.logits would not be called: the prepare of {definers[0].__name__} returns a"
+        f" {type(prepared).__name__} (say prepare = attnlab.scores.Score.prepare, or define it)",
     )
     if type(prepared).logits not in (Dot.logits, Additive.logits):
         _require_logits(prepared, q, k, precision)
     return prepared, q, k
+
+
+def _definer(kind: type, name: str) -> type:
+    """The class that defines a member of another."""
+    return next(base for base in kind.__mro__ if name in vars(base))
 
 
 def _require_logits(score: Score, q: jax.Array, k: jax.Array, precision: Any) -> None:

@@ -52,16 +52,6 @@ class Score(flax.struct.PyTreeNode):
     # Whether q and k are compared entry by entry, so that their widths must agree.
     same_width = True
 
-    def __init_subclass__(cls, **options: Any):
-        super().__init_subclass__(**options)
-        prepares = "prepare" in vars(cls) or cls.prepare is Score.prepare
-        require(
-            prepares or "logits" not in vars(cls),
-            f"{cls.__name__}.logits would not be called where the prepare that it inherits returns"
-            " another score; got no prepare beside it (say prepare = attnlab.scores.Score.prepare,"
-            " or define it)",
-        )
-
     def __call__(self, q: jax.Array, k: jax.Array) -> Score:
         """The score itself, so that a value may stand where a module that makes one does."""
         return self
@@ -96,8 +86,7 @@ class Score(flax.struct.PyTreeNode):
     def logits(self, q: jax.Array, k: jax.Array, *, precision=None) -> jax.Array:
         """Logits [..., bq, bk], at least float32, of prepared q [..., bq, H'] and k [..., bk, H'].
 
-        Leading axes broadcast. Only the score that `prepare` returns needs this method. A class
-        that defines it says `prepare` too, or has that of `Score`.
+        Leading axes broadcast. Only the score that `prepare` returns needs this method.
         """
         raise TypeError(f"{type(self).__name__} has no logits of its own: call prepare first")
 

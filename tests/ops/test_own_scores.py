@@ -54,6 +54,13 @@ class Pooled(Learned):
         return self, q, k[..., ::2, :]
 
 
+class Lost(scores.Dot):
+    """Queries of one head for all, which the dot product would take."""
+
+    def prepare(self, q, k, *, precision=None):
+        return scores.Dot(1.0), q[:, :1], k
+
+
 class Swapped(Learned):
     def logits(self, q, k, *, precision=None):
         return jnp.swapaxes(super().logits(q, k), -1, -2)
@@ -99,7 +106,8 @@ def test_a_learned_one_gets_its_gradient_in_every_engine():
     ("score", "words"),
     [
         (Forgotten(), r"Forgotten.cap must .*; got shape \(\) \(name it in _parameters.*static"),
-        (Pooled(), r"Pooled.prepare must keep all queries and keys, \d+ and \d+; got"),
+        (Pooled(), r"Pooled.prepare must keep all queries \(.*\) and \d+ keys; got"),
+        (Lost(), r"Lost.prepare must keep all queries \(.*\) and \d+ keys; got"),
         (Swapped(), r"Swapped.logits must return .*\[\.\.\., T, S\]; got float32 .* 3, 2\) for"),
         (Half(), r"Half.logits must return at least float32 logits .*; got bfloat16"),
     ],
@@ -110,19 +118,32 @@ def test_what_is_missing_is_named(score, words, call):
         jax.eval_shape(lambda: call(score))
 
 
-def test_logits_that_would_not_be_called_are_refused():
-    with pytest.raises(ValueError, match=r"Unasked\.logits would not be called where the prepare"):
+class Unasked(scores.Dot):
+    """Says logits, and leaves them to the plain dot product that Dot prepares."""
 
-        class Unasked(scores.Dot):
-            """Says logits, and leaves them to the plain dot product that Dot prepares."""
+    def logits(self, q, k, *, precision=None):
+        return -super().logits(q, k, precision=precision)
 
-            def logits(self, q, k, *, precision=None):
-                return -super().logits(q, k, precision=precision)
 
-    class Below(Capped):
-        """Its logits are those of a class above it, whose prepare it has too."""
+class Inherited(Learned, scores.Dot):
+    """Has the logits of one base, and the prepare of the other."""
 
-    np.testing.assert_array_equal(attention(Below(), Q, K, V), attention(Capped(), Q, K, V))
+
+class Below(Capped):
+    """Other logits behind a prepare that returns the score itself: they are called."""
+
+    def logits(self, q, k, *, precision=None):
+        return -super().logits(q, k, precision=precision)
+
+
+@pytest.mark.parametrize("score", [Unasked(), Inherited()], ids=["Unasked", "Inherited"])
+def test_logits_that_would_not_be_called_are_refused(score):
+    with pytest.raises(ValueError, match=r"\.logits would not be called: the prepare of Dot ret"):
+        attention(score, Q, K, V)
+
+
+def test_logits_that_are_called_are_not():
+    np.testing.assert_array_equal(attention(Below(), Q, K, V), attention(Capped(), -Q, K, V))
 
 
 def test_a_score_made_of_dot_is_no_dot_to_what_computes_dot_alone():

@@ -71,14 +71,16 @@ def lsh_attention(
       qk: shared queries and keys [*B, L, N, H], any L ≥ 1.
       v: values [*B, L, K, D], K a divisor of N; head n uses v's head n // (N/K).
       buckets: integers [*B, R, L, N] from `hash_buckets`, equal for tokens that should meet.
-      chunk_size: number of slots attended together, C; no more than L of them.
+      chunk_size: number of slots attended together, C; no more than L of them, but for `Published`
+        options.
       causal: whether a token sees only earlier tokens, as `masks.Causal()` in the mask says too;
         default True, because the Reformer is a language model. False leaves it to the mask.
       mask: any mask, or a boolean array. Of `masks.Padding` and a boolean array [*B, 1, 1, L] a
         token that is masked as a key is padding: nobody sees it and its own context is zero.
         `masks.Segments` attend as if each were alone (up to chunk borders, if these decide). All
         other masks than these and `masks.Causal` hide pairs of those that the hash shows.
-      options: settings that published implementations disagree about; see `LSHOptions`.
+      options: settings; see `LSHOptions`, and `Published` for those of others, in which some rows are
+        computed together with all weights of their chunks, whatever stands below of memory.
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       rows_at_once: number of the B·N rows to compute together: memory for speed, the same function

@@ -151,7 +151,7 @@ def lsh_decode(
         name="decoding by LSH attention",
         batch=len(qk),
         heads=heads,
-        partitioned=True,
+        partitioned=count == 1,  # what several tokens run may be a kernel, which XLA cannot divide
     )
     sees = valid if visibility.q_valid is None else valid & visibility.q_valid
     sees = lax.dynamic_slice_in_dim(sees, start, count, 1)

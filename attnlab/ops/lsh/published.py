@@ -3,7 +3,8 @@
 A query sees its own chunk of sorted order and the chunks beside it. These borders depend on all
 tokens, so the future changes what the past sees: this is for parity, for tables that compare, and
 for weights that were trained so. It is the NumPy page of `attnlab.ops.lsh` in `jax.numpy`, with the
-gradient that JAX finds; it is neither fast nor decodable. `LSHOptions` are what to train with.
+gradient that JAX finds; it is neither fast nor decodable, and under `attnlab.over` devices share no
+rounds of a head. `LSHOptions` are what to train with.
 
 Letters: R rounds, L tokens, a multiple of C slots in a chunk, n = L / C chunks a round, E chunks
 that each visits, H width of queries, D of values.
@@ -23,7 +24,16 @@ from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.options import KeyOptions
 from attnlab.ops.lsh.order import Geometry
-from attnlab.ops.lsh.rows import CallSettings, at, factored, keep_weights, pad, row_of, unit_keys
+from attnlab.ops.lsh.rows import (
+    CallSettings,
+    at,
+    factored,
+    keep_weights,
+    pad,
+    row_of,
+    rows_together,
+    unit_keys,
+)
 
 __all__ = ["LUCIDRAINS", "PAPER", "TRAX", "Published", "attend_published"]
 
@@ -95,8 +105,8 @@ def attend_published(
 ) -> jax.Array:
     """The context [B, L, N, D], with the arrays of `lsh_attention`.
 
-    Time and memory O(R·L·E·C) a row, some rows at a time; what is in between is computed again for
-    the gradient.
+    Time and memory O(R·L·E·C) a row, as many rows at a time as 2²² weights are for; what is in
+    between is computed again for the gradient.
     """
     batch, length, heads, width = qk.shape
     rounds, geometry = buckets.shape[1], settings.geometry
@@ -130,7 +140,9 @@ def attend_published(
 
     known_rows = batch * heads if isinstance(batch, int) else heads  # of a symbolic batch
     weights = rounds * (length + extra) * geometry.span * geometry.chunk_size
-    at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // weights)
+    at_once = settings.rows_at_once
+    if at_once is None:
+        at_once = rows_together(known_rows, length + extra, max(1, _WEIGHTS_AT_ONCE // weights))
     indices = jnp.arange(batch * heads, dtype=jnp.int32)
     out = lax.map(attend_row, indices, batch_size=min(at_once, known_rows))
     # [B·N, n·C, D] to [B, L, N, D]

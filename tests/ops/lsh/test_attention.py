@@ -4,12 +4,13 @@ import dataclasses
 import functools
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.lsh import hashing
+from attnlab.ops.lsh import hashing, published
 from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.published import LUCIDRAINS, PAPER, TRAX, Published
 from tests import oracle_lsh
@@ -128,6 +129,17 @@ def test_more_rounds_come_nearer_to_full_attention(x64):
     assert errors[0] > 2 * errors[1] and errors[1] > 100 * errors[2]
     multiset = attend(qk, v, buckets, chunk_size=8, options=LSHOptions(union=False))
     assert np.abs(multiset - full).mean() > 10 * errors[2]  # it is another function
+
+
+def test_published_options_take_a_symbolic_batch(monkeypatch):
+    """Of which no number of rows need be a part, but of its heads: of 3, not the 2 that fit."""
+    monkeypatch.setattr(published, "_WEIGHTS_AT_ONCE", 2 * ROUNDS * 24 * 2 * CHUNK)
+    batch = jax.export.symbolic_shape("b")
+    x = jax.ShapeDtypeStruct((*batch, LENGTH, 3, WIDTH), jnp.float32)
+    buckets = jax.ShapeDtypeStruct((*batch, ROUNDS, LENGTH, 3), jnp.int32)
+    run = jax.jit(functools.partial(lsh_attention, chunk_size=CHUNK, options=TRAX))
+    [context] = jax.export.export(run)(x, x, buckets).out_avals
+    assert context.shape == x.shape
 
 
 # Causality.
