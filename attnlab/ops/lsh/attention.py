@@ -79,8 +79,8 @@ def lsh_attention(
         token that is masked as a key is padding: nobody sees it and its own context is zero.
         `masks.Segments` attend as if each were alone (up to chunk borders, if these decide). All
         other masks than these and `masks.Causal` hide pairs of those that the hash shows.
-      options: settings; see `LSHOptions`, and `Published` for those of others, in which some rows are
-        computed together with all weights of their chunks, whatever stands below of memory.
+      options: settings; see `LSHOptions`, and `Published` for those of others, with which some rows
+        are computed together and all weights of their chunks are in memory.
       dropout_rate: probability of dropping a weight.
       dropout_key: a PRNG key, needed if dropout_rate > 0.
       rows_at_once: number of the B·N rows to compute together: memory for speed, the same function
