@@ -124,8 +124,9 @@ RINGS = {
     "lsh_three_rounds": lambda q, k, v, w, n: routes.LSH(3, num_buckets=8, chunk_size=4)(
         scores.Dot(), q[:, :, :1], q[:, :, :1], v[:, :, :1]
     ),
-    "lsh_trax": lambda q, k, v, w, n: routes.LSH(
-        4, num_buckets=4, chunk_size=3, options=attnlab.ops.lsh.TRAX, shared_rotations=True
+    "lsh_multiset": lambda q, k, v, w, n: routes.LSH(
+        4, num_buckets=4, chunk_size=3, shared_rotations=True,
+        options=attnlab.LSHOptions(union=False),
     )(
         scores.Dot(), q[:, :, :3], q[:, :, :3], v[:, :, :1],
         mask=masks.Segments(jnp.arange(LENGTH) // 5),
@@ -248,7 +249,7 @@ def test_nothing_is_nothing_in_a_ring():
 def test_more_axes_at_once_and_whole_models_on_four_devices():
     """See the script for what it runs; each pair is (largest difference, allowed)."""
     script = subprocess.run(
-        [sys.executable, "-m", "tests.split_script"],
+        [sys.executable, "-m", "tests.devices.split_script"],
         env=dict(os.environ, JAX_NUM_CPU_DEVICES="4", PYTHONPATH=os.pathsep.join(sys.path)),
         capture_output=True,
         text=True,
