@@ -11,12 +11,10 @@ from attnlab import masks
 from attnlab.ops import dropout
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.published import LUCIDRAINS
 from attnlab.ops.lsh.quality import hash_quality
 from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
-    BUCKETS,
     CHUNK,
     HEADS,
     LENGTH,
@@ -32,17 +30,7 @@ from tests.ops.lsh.plain import (
 
 # Not causal, a query visits five chunks.
 WIDE = LSHOptions(look_back=2)
-
-
-def test_examples_and_heads_are_independent(x64):
-    qk, v, buckets = inputs()
-    together = attend(qk, v, buckets, chunk_size=CHUNK)
-    for b, n in np.ndindex(BATCH, HEADS):
-        one = (slice(b, b + 1), slice(None), slice(n, n + 1))
-        alone = attend(qk[one], v[one], buckets[b : b + 1, :, :, n : n + 1], chunk_size=CHUNK)
-        np.testing.assert_allclose(alone[0, :, 0], together[b, :, n], atol=1e-14)
-    unbatched = attend(qk[0], v[0], buckets[0], chunk_size=CHUNK)
-    np.testing.assert_allclose(unbatched, together[0], atol=1e-14)
+IMPLEMENTATIONS = pytest.mark.parametrize("implementation", ["sorted", "dense"])
 
 
 def test_value_heads_may_be_shared(x64):
@@ -54,6 +42,8 @@ def test_value_heads_may_be_shared(x64):
     grouped = attend(qk, v, buckets, chunk_size=CHUNK)
     repeated = attend(qk, np.repeat(v, 2, 2), buckets, chunk_size=CHUNK)
     np.testing.assert_array_equal(grouped, repeated)
+    alone = attend(qk[0], v[0], buckets[0], chunk_size=CHUNK)  # no batch axis
+    np.testing.assert_allclose(alone, grouped[0], atol=1e-14)
 
 
 @pytest.mark.slow
@@ -67,6 +57,10 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
     def rows(qk, v, buckets):
         return plain(qk, v, buckets, rows_at_once=3)
 
+    def densely(qk, v, buckets):
+        sizes = {"chunk_size": CHUNK, "rows_at_once": 3}
+        return lsh_attention(qk, v, buckets, implementation="dense", **sizes)
+
     def mapped(qk, v, buckets):
         return jax.vmap(plain)(qk, v, buckets)
 
@@ -77,6 +71,7 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
     second = value_and_gradients(plain, qk, v, cotangent, buckets=other)
     for f, want in (
         (rows, first),
+        (densely, first),
         (mapped, first),
         (twice, [x + y for x, y in zip(first, second, strict=True)]),
     ):
@@ -112,25 +107,9 @@ def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(
         np.testing.assert_allclose(x, y, atol=1e-12)
 
 
-@pytest.mark.slow
-def test_lonely_and_zero_rows():
+def test_extreme_logits_and_zero_rows_are_finite():
     qk, v, buckets = inputs(dtype=np.float32)
-    buckets[:, :, 9] = BUCKETS  # a bucket of its own in every round
     qk[:, 4:6] = 0
-    for options in (STRICT, LUCIDRAINS):
-
-        def f(qk, v, options=options):
-            return lsh_attention(qk, v, buckets, chunk_size=2, options=options)
-
-        out, *gradients = value_and_gradients(f, qk, v, v)
-        assert all(np.isfinite(x).all() for x in (out, *gradients))
-        np.testing.assert_array_equal(out[:, 0], v[:, 0])  # nobody is before the first
-        if options is STRICT:
-            np.testing.assert_array_equal(out[:, 9], v[:, 9])
-
-
-def test_extreme_logits_are_finite():
-    qk, v, buckets = inputs(dtype=np.float32)
 
     def f(qk, v):
         return lsh_attention(qk, v, buckets, chunk_size=2)
@@ -142,13 +121,14 @@ def test_extreme_logits_are_finite():
 
 
 @pytest.mark.slow
-def test_a_value_in_the_future_reaches_no_gradient_however_large():
+@IMPLEMENTATIONS
+def test_a_value_in_the_future_reaches_no_gradient_however_large(implementation):
     qk, v, buckets = inputs(dtype=np.float32)
     past = np.ones_like(v)
     past[:, -1] = 0
 
     def f(qk, v):
-        return lsh_attention(qk, v, buckets, chunk_size=CHUNK)
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK, implementation=implementation)
 
     want = value_and_gradients(f, qk, v, past)
     v[:, -1] = 3e38
@@ -176,18 +156,11 @@ def test_bfloat16_is_as_near_as_plain_bfloat16():
         assert error <= 2 * allowed + 2**-9 * np.abs(want).max()
 
 
-def test_a_weight_that_is_kept_is_rescaled():
-    """The second token sees the first alone; the dense rows, as short sequences have them."""
-    qk, v = np.ones((1, 2, 16, 3), np.float32), np.ones((1, 2, 16, 1), np.float32)
-    options = {"dropout_rate": 0.75, "dropout_key": jax.random.key(0), "chunk_size": 2}
-    buckets = np.zeros((1, 1, 2, 16), np.int32)
-    y = lsh_attention(qk, v, buckets, **options, implementation="dense")
-    assert {*np.unique(y[:, 1]).tolist()} == {0.0, 4.0}
-
-
-def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
+@IMPLEMENTATIONS
+def test_dropout_drops_the_weights_that_dense_attention_drops(x64, implementation):
     qk, v, buckets = inputs()
     key, rate = jax.random.key(5), 0.4
+    options = {"dropout_rate": rate, "dropout_key": key, "implementation": implementation}
     positions = jnp.arange(LENGTH)
     keep = dropout.keep_mask(dropout.seeds(key, BATCH, HEADS, 1), rate, positions, positions)
     keep = keep[:, :, 0] / (1 - rate)
@@ -197,7 +170,7 @@ def test_dropout_drops_the_weights_that_dense_attention_drops(x64):
         return dense(qk, v, times, keep=keep)
 
     def ours(qk, v):
-        return lsh_attention(qk, v, buckets, chunk_size=CHUNK, dropout_rate=rate, dropout_key=key)
+        return lsh_attention(qk, v, buckets, chunk_size=CHUNK, **options)
 
     got, want = (value_and_gradients(f, qk, v, v) for f in (ours, plain))
     for x, y in zip(got, want, strict=True):
