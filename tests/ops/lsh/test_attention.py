@@ -66,7 +66,7 @@ ENGINES = [(case, "sorted") for case in CASES] + [
     daily(
         ENGINES,
         ("strict", "sorted"),
-        ("strict, multiset", "dense"),
+        ("strict, both ways", "dense"),
         ("chunks on both sides", "sorted"),
     ),
 )
