@@ -235,7 +235,6 @@ def test_a_bad_flag_is_one_line(flags, message, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells a child on Linux alone")
 def test_a_training_ends_with_tables_however_that_ends(tmp_path):
     """After kill −9 nobody could stop it, and a resumed run would find its folder taken."""
     (tmp_path / "waits.py").write_text(
