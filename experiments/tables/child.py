@@ -1,6 +1,6 @@
 """A module run as `python -m` runs it, which ends with the process that holds its standard input.
 
-    python -P -m experiments.tables.child MODULE [FLAG ...]
+python -P -m experiments.tables.child MODULE [FLAG ...]
 """
 
 from __future__ import annotations

@@ -18,9 +18,27 @@ from attnlab.runs.command_line import BAD_FLAG, say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import SETTINGS, Folder
 from attnlab.runs.interrupts import signal_of, uninterrupted
-from experiments.tables.beside import Context
 
-__all__ = ["Command", "commands", "make", "rows", "run"]
+__all__ = ["Command", "Context", "commands", "make", "rows", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a run of `tables` gives to a row.
+
+    Attributes:
+      scale: scale of ours.
+      folder: folder of the trainings.
+      seeds: seeds of the trainings.
+      data: flags of an experiment that name its data, by the name of the data.
+      ran: why each run that was made or found already failed, or "", by its folder.
+    """
+
+    scale: str
+    folder: Path
+    seeds: tuple[int, ...]
+    data: Mapping[str, Sequence[str]]
+    ran: dict[Path, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +86,13 @@ def make(command: Command, context: Context) -> str:
     Raises:
       Invalid: its experiment does not accept the flags.
     """
-    place, begins = command.place(context.folder), []
+    place = command.place(context.folder)
     if place in context.ran:
         return context.ran[place]
+    begins = []
     if command.init_from is not None:
-        if why := make(command.init_from, context):
+        why = make(command.init_from, context)
+        if why:
             return why
         begins = [f"--init_from={_kept(command.init_from, context)}"]
     earlier = _kept(command, context)

@@ -43,7 +43,7 @@ AS_IN_THE_PAPER = {
 
 
 def test_the_papers_courses_are_told_from_their_opposites():
-    paper = TABLE.paper(report.published(["bahdanau2"])["bahdanau2"])
+    paper = TABLE.paper(report.read_published(["bahdanau2"])["bahdanau2"])
     assert list(paper) == list(TABLE.rows)
     same = TABLE.verdicts(paper, found(**AS_IN_THE_PAPER))
     assert set(same.values()) == {verdicts.REPRODUCED}

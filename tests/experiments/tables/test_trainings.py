@@ -12,13 +12,13 @@ from experiments.long_range.settings import Settings as LongRangeSettings
 from experiments.pretrain.settings import Settings as PretrainSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report
-from experiments.tables.beside import Context
+from experiments.tables.runs import Context
 from experiments.tables.settings import LANGUAGES, MULTI30K
-from experiments.tables.trained import Trained
+from experiments.tables.trained import TrainedTable
 from experiments.translate.settings import Settings as TranslateSettings
 from tests.experiments import tiny
 
-TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance(one, Trained)}
+TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance(one, TrainedTable)}
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30
     context = Context(scale, multi30k, (0, 1, 2), settings.data())
     found, accepted, rows = [], [], TRAINED[name].rows
     for row in rows:
-        for words in TRAINED[name].commands(name, row, context):
+        for words in TRAINED[name].commands(row, context):
             for begins in (x for x in words if x.startswith("--init_from=")):
                 Path(begins.partition("=")[2]).mkdir(exist_ok=True)
             status = command_line.run(
@@ -69,7 +69,7 @@ def test_every_row_is_a_command_that_its_experiment_accepts(name, scale, multi30
     if words[0] != "translate":
         assert len(set(found)) == 1, "one run for all rows"
     else:
-        paper = TRAINED[name].paper(report.published([name])[name])
+        paper = TRAINED[name].paper(report.read_published([name])[name])
         numbers = {(chosen, paper.get(row, row)) for row, chosen in zip(rows, found, strict=True)}
         assert len(set(found)) == len(numbers), "two rows of the paper are the same model here"
     assert all(chosen.seeds == (0, 1, 2) for chosen in found)
@@ -91,12 +91,12 @@ def test_text_that_no_table_reads_is_refused(multi30k):
 def test_at_the_papers_scale_a_row_has_the_papers_text_and_windows():
     table = TRAINED["luong4"]
     context = Context("paper", Path(), (0,), {"wmt14": ["--data_dir=here"]})
-    ((*words,),) = table.commands("luong4", "local-m, general", context)
+    ((*words,),) = table.commands("local-m, general", context)
     assert "--tfds_name=wmt14_translate/de-en" in words and "--direction=en-de" in words
     assert "--set=luong.half_width=10" in words and words[-1] == "--data_dir=here"
-    (words,) = table.commands("luong4", "global, dot", context)
+    (words,) = table.commands("global, dot", context)
     assert "--set=luong.window=global" in words, "the preset has a local window"
-    (words,) = TRAINED["bahdanau1"].commands("", "RNNsearch-50", context)
+    (words,) = TRAINED["bahdanau1"].commands("RNNsearch-50", context)
     assert "--tfds_name=wmt14_translate/fr-en" in words and "--max_length=50" in words
 
 
@@ -154,5 +154,7 @@ def test_a_language_model_is_read_by_what_it_was_trained_and_evaluated_with():
     table = TRAINED["reformer4"]
     scores = table.read("2 rounds", rows)
     assert scores == {1: ({"bits per byte": 3.0}, "here")}
-    assert table.paper(report.published(["reformer4"])["reformer4"])["full attention"] == "level"
-    assert table.shown("2 rounds", [{"bits per byte": 3.0}]) == "3.00"
+    assert (
+        table.paper(report.read_published(["reformer4"])["reformer4"])["full attention"] == "level"
+    )
+    assert table.format_row([{"bits per byte": 3.0}]) == "3.00"
