@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +48,8 @@ class Claim:
       where: table, figure or section of the paper.
       says: claim, in our words.
       rule: rule that decides it, one of `verdicts.RULES`.
-      table: table of `mapping` that has its rows; "" = they are elsewhere.
-      folder: folder of kept results that has them, such as "cpu/duplication".
-      counted: table of `COUNTED` that has them.
+      table: table of `mapping` or of `COUNTED` that has its rows; "" = they are of `folder`.
+      folder: folder of kept results, such as "cpu/duplication".
       rows: names of rows of the table, () = all; or what lines of the folder have, by field.
       against: rows that each of them is compared with; () = as the table compares them.
       word: side of the rows in the paper where it prints no gap, one of `WORDS`.
@@ -66,7 +65,6 @@ class Claim:
     rule: str
     table: str = ""
     folder: str = ""
-    counted: str = ""
     rows: Sequence[Any] = ()
     against: Sequence[Any] = ()
     word: str = ""
@@ -109,35 +107,29 @@ def _read_claim(source: Source, keys: dict[str, Any]) -> Claim:
     fields = [field.name for field in dataclasses.fields(Claim)][1:]
     for key in keys:
         source.require(key, key, fields, f"a key {of_claim}")
-    place = "table"
-    if "folder" in keys:
-        place = "folder"
-    elif "counted" in keys:
-        place = "counted"
-    needed = ["paper", "where", "says", place]
+    needed = ["paper", "where", "says", "folder" if "folder" in keys else "table"]
     missing = [key for key in needed if key not in keys]
     if missing:
         source.refuse(source.name, f"{', '.join(needed)} {of_claim}", f"no {missing[0]}", "add it")
-    table, rows, rules = None, None, ["gap", "ratio"]
-    if place == "table":
-        source.require("table", keys["table"], all_tables(), f"the table {of_claim}")
-        table = all_tables()[keys["table"]]
-        rows, rules = table.rows, [table.rule]
-    elif place == "counted":
-        source.require("counted", keys["counted"], read_counted(), f"the counted table {of_claim}")
-        rows, rules = list(read_counted()[keys["counted"]]), ["exact"]
+    table, rules = None, ["gap", "ratio"]
+    rows: Collection[str] = ()
+    if "table" in keys:
+        name, counted = keys["table"], read_counted()
+        source.require("table", name, all_tables().keys() | counted.keys(), f"the table {of_claim}")
+        table = all_tables().get(name)
+        rows = counted[name] if table is None else table.rows
+        rules = ["exact" if table is None else table.rule]
     implied: dict[str, Any] = {"rule": rules[0], "tie": getattr(table, "tie", 0)}
     claim = Claim(source, **implied | keys)
     source.require("rule", claim.rule, rules, f"the rule {of_claim}")
-    if claim.word or place == "folder":
+    if claim.word or claim.folder:
         source.require("word", claim.word, WORDS, f"the word {of_claim}")
     if claim.of_collapse and not getattr(table, "collapsed", {}):
         rule = f"of_collapse {of_claim} needs a table that says what a collapse is"
-        source.refuse("of_collapse", rule, keys[place], "leave it out")
-    if rows is not None:
-        for key in ("rows", "against"):
-            for row in getattr(claim, key):
-                source.require(key, row, rows, f"a row {of_claim}")
+        source.refuse("of_collapse", rule, claim.table or claim.folder, "leave it out")
+    for key in ("rows", "against"):
+        for row in getattr(claim, key) if claim.table else ():
+            source.require(key, row, rows, f"a row {of_claim}")
     return claim
 
 
@@ -173,9 +165,8 @@ def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[C
     for claim in claims:
         if claim.folder:
             folder, lines = claim.folder, list(_compare_lines(claim, results))
-        elif claim.counted:
-            counted = read_counted()[claim.counted]
-            folder = COUNTED.parent.name
+        elif claim.rule == "exact":
+            folder, counted = COUNTED.parent.name, read_counted()[claim.table]
             lines = [(counted[row], None) for row in claim.rows or counted]
         elif claim.table in tables:
             section, folder = tables[claim.table]

@@ -22,7 +22,7 @@ COUNTED = """
 paper = "Vaswani et al. 2017"
 where = "Table 1"
 says = "A signal of a recurrent layer passes all positions"
-counted = "vaswani1_path"
+table = "vaswani1_path"
 rows = ["Recurrent"]
 """
 FOLDER = """
@@ -72,12 +72,6 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
         (FOLDER, '"scratch"', '"none"', "got none with 'f1' and {{'start': 'none'}}; give"),
         (FOLDER, "cpu/own", "cpu/none", ":8: {} has its rows in cpu/none; got none with 'f1'"),
         (FOLDER, 'word = "more"', "", ":2: the word {} must be known; got ''; give less, "),
-        (
-            COUNTED,
-            "_path",
-            "_paths",
-            ":6: the counted table {} must be known; got 'vaswani1_paths'",
-        ),
         (COUNTED, "Recurrent", "RNN", ":7: a row {} must be known; got 'RNN'"),
         (COUNTED, "rows", 'rule = "gap"\nrows', ":7: the rule {} must be known; got 'gap'"),
         (TABLE, "rows", "of_collapse = true\nrows", ":7: of_collapse {} needs a table that says"),

@@ -2,8 +2,6 @@
 
 import csv
 import itertools
-import json
-from pathlib import Path
 
 import pytest
 
@@ -14,6 +12,7 @@ from experiments.tables import mapping, report, runs, verdicts
 from experiments.tables.measured import RatioTable
 from experiments.tables.runs import Context
 from tests.experiments import tiny
+from tests.experiments.tables.made import keep_run
 
 TABLES = {name: one for name, one in mapping.all_tables().items() if isinstance(one, RatioTable)}
 
@@ -63,10 +62,6 @@ def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
 
     def run(words):
         made.append(words)
-        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
-        folder = Path(place) / "compare_lengths-1"
-        folder.mkdir(parents=True)
-        (folder / "settings.json").write_text("{}")
         lines = [{"unit": {"name": "exp", "dtype": "float32"}, "rate": 1.0}]
         seconds = {"exact": 8.0, "window-128": 2.0, "lsh-4": 4.0}
         for (name, one), n in itertools.product(seconds.items(), (1024, 2048, 3072, 4096)):
@@ -77,7 +72,7 @@ def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
             row |= {"median_seconds": one, "environment": {"revision": "abc"}}
             row["busy"] = name == "window-128" and n == 4096
             lines += [row | {"case": case | {"passes": "forward"}, "median_seconds": 1.0}, row]
-        (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        keep_run(words, lines)
         return ""
 
     monkeypatch.setattr(runs, "run", run)

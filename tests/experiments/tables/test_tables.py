@@ -1,8 +1,5 @@
 """The command line of `tables`: its flags, the parts of a job array, and what a dry run says."""
 
-import json
-from pathlib import Path
-
 import pytest
 
 from attnlab.runs import figure_files
@@ -12,6 +9,7 @@ from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, runs
 from experiments.tables.settings import Settings
 from tests.experiments import tiny
+from tests.experiments.tables.made import keep_run, make_line
 
 
 @pytest.mark.parametrize(
@@ -73,12 +71,7 @@ def test_a_part_goes_on_in_the_array_that_began_it(tmp_path, monkeypatch):
 
     def run(words):
         made.append(words)
-        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
-        folder = Path(place) / "translate-1"
-        folder.mkdir(parents=True)
-        (folder / "settings.json").write_text("{}")
-        row = {"cell": {"seed": 0}, "scores": {"exact match": 1}, "environment": {"revision": "a"}}
-        (folder / "results.jsonl").write_text(f"{json.dumps(row)}\n")
+        keep_run(words, [make_line(0, {"exact match": 1})])
         return ""
 
     monkeypatch.setattr(runs, "run", run)

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -21,15 +20,10 @@ from experiments.tables.trained import ScoreTable, TrainedTable, Training
 from experiments.translate import __main__ as training
 from experiments.translate import __main__ as translate
 from tests.experiments import tiny
+from tests.experiments.tables.made import keep_run, make_line
 
 TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance(one, TrainedTable)}
 TABLES = {name: one for name, one in TRAINED.items() if isinstance(one, ScoreTable)}
-
-
-def test_a_table_with_several_columns_has_a_row_for_each():
-    table = TABLES["reformer2"]
-    paper = table.paper(report.read_published(["reformer2"])["reformer2"])
-    assert set(paper) == set(table.rows) and paper["LSH-4, full"] == "0.8"
 
 
 def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_path):
@@ -38,16 +32,10 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
     monkeypatch.setitem(mapping.all_tables(), "luong6", SMALL)
 
     def run(words):
-        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
-        folder = Path(place) / "translate-1"
-        folder.mkdir(parents=True)
-        (folder / "settings.json").write_text("{}")
         fails = "--models=luong" in words
-        for seed in (0,) if fails else (0, 1):
-            scores = {"exact match": 0.5, "AER": 0.2 + seed / 10}
-            row = {"cell": {"seed": seed}, "scores": scores}
-            with (folder / "results.jsonl").open("a") as file:
-                file.write(json.dumps(row | {"environment": {"revision": "abc"}}) + "\n")
+        seeds = (0,) if fails else (0, 1)
+        scores = [{"exact match": 0.5, "AER": 0.2 + seed / 10} for seed in seeds]
+        keep_run(words, [make_line(seed, scores[seed]) for seed in seeds])
         return "diverged" if fails else ""
 
     monkeypatch.setattr(runs, "run", run)
@@ -68,23 +56,16 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     made, failing = [], ["pretrain"]
 
     def run(words):
-        experiment = words[0].removeprefix("experiments.")
         made.append(words)
-        place = Path(words[-1].partition("=")[2])
-        folder = place if "--resume=" in words[-1] else place / f"{experiment}-1"
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "settings.json").write_text("{}")
-        if experiment in failing:
-            return f"{experiment} failed"
-        rows = [
-            {"cell": {"axes": {"start": "tuned", "pretraining": f"{one}, 80/10/10"}, "seed": seed}}
-            | {"scores": {"accuracy": share + seed / 10}, "environment": {"revision": "abc"}}
-            for one, share in (("mlm_nsp", 0.7), ("mlm", 0.5))
+        name = words[0].removeprefix("experiments.")
+        lines = [
+            make_line(seed, {"accuracy": share + seed / 10}, start="tuned", pretraining=before)
+            for before, share in (("mlm_nsp, 80/10/10", 0.7), ("mlm, 80/10/10", 0.5))
             for seed in (0, 1)
         ]
-        lines = rows if experiment == "finetune" else []
-        (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
-        return ""
+        if words[-1].startswith("--output_dir="):
+            keep_run(words, lines if name == "finetune" else [])
+        return f"{name} failed" if name in failing else ""
 
     monkeypatch.setattr(runs, "run", run)
     flags = ["--only=bert5", "--scale=cpu", "--seeds=0,1", f"--text={text}"]
