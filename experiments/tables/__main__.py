@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Hashable, Iterator, Sequence
-from typing import Any
 
-from attnlab.runs import command_line, loop, provenance, remaining
+from attnlab.runs import command_line, loop, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
@@ -14,9 +13,9 @@ from attnlab.runs.report import grouped, so_far
 from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report, scoreboard
-from experiments.tables.beside import Context, Found
 from experiments.tables.mapping import all_tables
 from experiments.tables.settings import Cell, Settings
+from experiments.tables.table import Measurement
 
 RUNS = "runs"  # the folder of the trainings within that of the run
 
@@ -34,22 +33,19 @@ def run(settings: Settings, folder: Folder) -> int:
     """
     if settings.claims:
         return scoreboard.run(folder)
-    papers = report.published(settings.tables())
-    rows: Rows[tuple[Cell, int], Found] = Rows(
-        folder, lambda row: (Cell(row.table, row.row), row.seed), [Found]
+    papers = report.read_published(settings.tables())
+    rows: Rows[tuple[Cell, int], Measurement] = Rows(
+        folder, lambda row: (Cell(row.table, row.row), row.seed), [Measurement]
     )
     mapped = all_tables()
-    # Children measure: a parent that held an accelerator would leave them none.
-    runs = any(mapped[name].runs for name in settings.tables())
-    here: dict[str, Any] = {} if runs else provenance.describe()
     place = folder.wanted if settings.dry_run else folder.begin()
-    context = Context(settings.scale, place / RUNS, settings.seeds, settings.data())
+    context = settings.context(place / RUNS)
 
-    def measure(cell: Cell) -> Iterator[Found]:
+    def measure(cell: Cell) -> Iterator[Measurement]:
         try:
-            for seed, values, where in mapped[cell.table].measure(cell.row, context):
-                rows.environment = where or here
-                yield Found(cell.table, cell.row, dict(values), seed)
+            for seed, values, environment in mapped[cell.table].measure(cell.row, context):
+                rows.environment = environment
+                yield Measurement(cell.table, cell.row, dict(values), seed)
         except Stopped as error:  # a cell's failure: the others go on
             say(f"{cell}: {error}")
 
@@ -57,17 +53,15 @@ def run(settings: Settings, folder: Folder) -> int:
         return [(cell, seed) for seed in (settings.seeds if mapped[cell.table].trains else (0,))]
 
     def run_of(cell: Cell) -> Hashable:
-        """The run that measures the cell, with others or alone."""
-        table = mapped[cell.table]
-        return str(table.commands(cell.table, cell.row, context)) if table.runs else cell
+        """The run that measures the cell, with others or alone: its commands."""
+        return str(mapped[cell.table].commands(cell.row, context))
 
     def say_plan() -> None:
         left = [cell for cell in settings.cells() if not rows.kept.keys() >= {*keys(cell)}]
         planned = grouped(left, run_of)
         for cells in planned.values():
             say("\n" + "; ".join(map(str, cells)))
-            table, first = mapped[cells[0].table], cells[0]
-            for words in table.commands(first.table, first.row, context) if table.runs else ():
+            for words in mapped[cells[0].table].commands(cells[0].row, context):
                 say(f"    launch/local {shlex.join(words)}")
         say(f"\n{len(planned)} runs for {len(left)} of {len(settings.cells())} rows")
         if any(mapped[cell.table].trains for cell in left):
@@ -87,16 +81,16 @@ def run(settings: Settings, folder: Folder) -> int:
         for (cell, _), seconds in remaining.spent(rows.kept).items():
             representative = first.setdefault(run_of(cell), cell)
             known[representative] = known.get(representative, 0.0) + seconds
-        left = {run: cell for cell in cells if (run := run_of(cell)) not in first}
+        left = {run_of(cell): cell for cell in cells}
+        of_runs_left = [cell for run, cell in left.items() if run not in first]
         return remaining.of_items(
-            left.values(), known, lambda cell: (cell.table, mapped[cell.table].like(cell.row))
+            of_runs_left, known, lambda cell: (cell.table, type(mapped[cell.table]))
         )
 
-    def line(found: Sequence[Found]) -> str:
+    def line(found: Sequence[Measurement]) -> str:
         if not found:
             return "nothing was measured"
-        first = found[0]
-        return mapped[first.table].shown(first.row, [row.values for row in found])
+        return mapped[found[0].table].format_row([row.values for row in found])
 
     def reported() -> loop.Report:
         sections = report.sections(papers, rows.kept, context)
@@ -116,7 +110,7 @@ def run(settings: Settings, folder: Folder) -> int:
         keys=keys,
         seconds_left=seconds_left,
     )
-    where = here.get("device", "this machine, by other experiments")
+    where = "this machine, by other experiments"
     return loop.run(job, settings.cells(), folder, rows, where=where)
 
 

@@ -1,28 +1,40 @@
 """Claims that the papers are cited for, each decided by rows that are kept.
 
-`experiments/published/claims.toml` says which: rows of a table of `mapping`, or lines of the
-results.jsonl of another experiment. Of several comparisons the worst verdict counts.
+`experiments/published/claims.toml` says which: rows of a table of `mapping`, lines of the
+results.jsonl of another experiment, or numbers that are counted, which tests/papers keeps true. Of
+several comparisons the worst verdict counts.
 """
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from experiments.tables import report, verdicts
-from experiments.tables.mapping import PUBLISHED, SCALES, Source, all_tables, parsed
+from experiments.tables.mapping import PUBLISHED, SCALES, Source, all_tables, parse_toml
 from experiments.tables.report import Line, Section, numbers
-from experiments.tables.trained import TrainedTable
+from experiments.tables.trained import ScoreTable
 from experiments.tables.verdicts import Gap
 
-__all__ = ["CLAIMS", "RESULTS", "Claim", "Judged", "all_claims", "judged"]
+__all__ = [
+    "CLAIMS",
+    "COUNTED",
+    "RESULTS",
+    "Claim",
+    "ClaimVerdict",
+    "all_claims",
+    "judge_claims",
+    "read_counted",
+]
 
 CLAIMS, RESULTS = PUBLISHED / "claims.toml", PUBLISHED.parent / "results"
+COUNTED = RESULTS / "tables" / "results.csv"
 WORDS = ("less", "level", "more")
 
 
@@ -36,7 +48,7 @@ class Claim:
       where: table, figure or section of the paper.
       says: claim, in our words.
       rule: rule that decides it, one of `verdicts.RULES`.
-      table: table of `mapping` that has its rows; "" = they are of `folder`.
+      table: table of `mapping` or of `COUNTED` that has its rows; "" = they are of `folder`.
       folder: folder of kept results, such as "cpu/duplication".
       rows: names of rows of the table, () = all; or what lines of the folder have, by field.
       against: rows that each of them is compared with; () = as the table compares them.
@@ -62,7 +74,7 @@ class Claim:
 
 
 @dataclasses.dataclass(frozen=True)
-class Judged:
+class ClaimVerdict:
     """The verdict on a claim.
 
     Attributes:
@@ -87,37 +99,53 @@ def all_claims(path: Path = CLAIMS) -> dict[str, Claim]:
     Raises:
       Invalid: one lacks a key, or names a table, a row, a word or a rule that there is not.
     """
-    return {name: _claim(Source(path, name), keys) for name, keys in parsed(path).items()}
+    return {name: _read_claim(Source(path, name), keys) for name, keys in parse_toml(path).items()}
 
 
-def _claim(source: Source, keys: dict[str, Any]) -> Claim:
+def _read_claim(source: Source, keys: dict[str, Any]) -> Claim:
     of_claim = f"of the claim {source.name!r}"
     fields = [field.name for field in dataclasses.fields(Claim)][1:]
     for key in keys:
         source.require(key, key, fields, f"a key {of_claim}")
     needed = ["paper", "where", "says", "folder" if "folder" in keys else "table"]
-    if missing := [key for key in needed if key not in keys]:
+    missing = [key for key in needed if key not in keys]
+    if missing:
         source.refuse(source.name, f"{', '.join(needed)} {of_claim}", f"no {missing[0]}", "add it")
     table, rules = None, ["gap", "ratio"]
+    rows: Collection[str] = ()
     if "table" in keys:
-        source.require("table", keys["table"], all_tables(), f"the table {of_claim}")
-        table = all_tables()[keys["table"]]
-        rules = [table.rule]
+        name, counted = keys["table"], read_counted()
+        source.require("table", name, all_tables().keys() | counted.keys(), f"the table {of_claim}")
+        table = all_tables().get(name)
+        rows = counted[name] if table is None else table.rows
+        rules = ["exact" if table is None else table.rule]
     implied: dict[str, Any] = {"rule": rules[0], "tie": getattr(table, "tie", 0)}
     claim = Claim(source, **implied | keys)
     source.require("rule", claim.rule, rules, f"the rule {of_claim}")
-    if claim.word or table is None:
+    if claim.word or claim.folder:
         source.require("word", claim.word, WORDS, f"the word {of_claim}")
     if claim.of_collapse and not getattr(table, "collapsed", {}):
         rule = f"of_collapse {of_claim} needs a table that says what a collapse is"
-        source.refuse("of_collapse", rule, keys.get("table", keys.get("folder")), "leave it out")
-    for key, row in [("rows", x) for x in claim.rows] + [("against", x) for x in claim.against]:
-        if table is not None:
-            source.require(key, row, table.rows, f"a row {of_claim}")
+        source.refuse("of_collapse", rule, claim.table or claim.folder, "leave it out")
+    for key in ("rows", "against"):
+        for row in getattr(claim, key) if claim.table else ():
+            source.require(key, row, rows, f"a row {of_claim}")
     return claim
 
 
-def judged(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[Judged]:
+@functools.cache
+def read_counted() -> dict[str, dict[str, Line]]:
+    """The numbers that are counted, by table and row."""
+    tables: dict[str, dict[str, Line]] = {}
+    with COUNTED.open(encoding="utf-8", newline="") as file:
+        for cells in csv.DictReader(file):
+            table, row = cells["table"], cells["row"]
+            line = Line(table, row, cells["paper"], cells["ours"], cells["verdict"], "exact")
+            tables.setdefault(table, {})[row] = line
+    return tables
+
+
+def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[ClaimVerdict]:
     """The verdicts on claims; of tables that were run at several scales, at the largest.
 
     Args:
@@ -127,33 +155,44 @@ def judged(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[Judged]
     Raises:
       Invalid: lines of a folder that a claim names are not there.
     """
-    kept = [(one, x.name) for x in sorted(results.glob("tables*")) for one in report.of_kept(x)]
+    kept = [
+        (section, folder.name)
+        for folder in sorted(results.glob("tables_*"))
+        for section in report.read_sections(folder)
+    ]
     kept.sort(key=lambda found: SCALES.index(found[0].lines[0].scale))
     tables = {section.name: (section, folder) for section, folder in kept}
     for claim in claims:
         if claim.folder:
-            where, lines = claim.folder, list(_of_folder(claim, results))
+            folder, lines = claim.folder, list(_compare_lines(claim, results))
+        elif claim.rule == "exact":
+            folder, counted = COUNTED.parent.name, read_counted()[claim.table]
+            lines = [(counted[row], None) for row in claim.rows or counted]
         elif claim.table in tables:
-            section, where = tables[claim.table]
-            lines = list(_of_section(claim, section))
+            section, folder = tables[claim.table]
+            lines = list(_compare_rows(claim, section))
         else:
-            table, where = all_tables()[claim.table], ""
-            scale = table.scales[0]
-            command = f"launch/local tables --scale={scale} --only={claim.table}"
-            if (data := table.data(scale)) is not None:
-                command += f" --{data}=PATH"
-            line = Line(claim.table, "", "", "", verdicts.NOT_RUN, scale, command=command)
-            lines = [(line, None)]
-        line, gap = min(lines, key=lambda one: verdicts.worst(one[0].verdict))
-        on_its_side = verdicts.worst(verdicts.OTHER_SIZE)[0]
-        agree = sum(verdicts.worst(one.verdict)[0] >= on_its_side for one, _ in lines)
-        yield Judged(claim, line, where, f"{agree} of {len(lines)}", gap)
+            folder, lines = "", [(_make_line_not_run(claim.table), None)]
+        line, gap = min(lines, key=lambda one: verdicts.severity(one[0].verdict))
+        on_its_side = verdicts.severity(verdicts.OTHER_SIZE)[0]
+        agree = sum(verdicts.severity(one.verdict)[0] >= on_its_side for one, _ in lines)
+        yield ClaimVerdict(claim, line, folder, f"{agree} of {len(lines)}", gap)
 
 
-def _of_section(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | None]]:
+def _make_line_not_run(name: str) -> Line:
+    table = all_tables()[name]
+    scale = table.scales[0]
+    command = f"launch/local tables --scale={scale} --only={name}"
+    data = table.data(scale)
+    if data is not None:
+        command += f" --{data}=PATH"
+    return Line(name, "", "", "", verdicts.NOT_RUN, scale, command=command)
+
+
+def _compare_rows(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | None]]:
     table, found = section.table, section.found
     lines = {line.row: line for line in section.lines}
-    if not isinstance(table, TrainedTable):
+    if not isinstance(table, ScoreTable):
         yield from ((lines[row], None) for row in claim.rows or table.rows)
         return
     scores, base = table.scores(found), table.against()
@@ -168,11 +207,11 @@ def _of_section(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | No
             yield lines[other if row in scores else row], None
             continue
         gap = Gap(row, other, theirs, (scores[row], scores[other]))
-        verdict = table.judged(gap, found, claim.tie, of_collapse=claim.of_collapse)
+        verdict = table.judge(gap, found, claim.tie, of_collapse=claim.of_collapse)
         yield dataclasses.replace(lines[row], verdict=verdict, **numbers(scores[row], gap)), gap
 
 
-def _of_folder(claim: Claim, results: Path) -> Iterator[tuple[Line, Gap | None]]:
+def _compare_lines(claim: Claim, results: Path) -> Iterator[tuple[Line, Gap | None]]:
     path = results / claim.folder / "results.jsonl"
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     kept = [json.loads(line) for line in text.splitlines()]
@@ -182,10 +221,10 @@ def _of_folder(claim: Claim, results: Path) -> Iterator[tuple[Line, Gap | None]]
         ours, theirs = _values(claim, fields, kept), _values(claim, other, kept)
         if claim.rule == "ratio":
             gap, ratio = None, ours[-1] / theirs[-1]
-            shown, verdict = f"{ratio:#.3g}×", verdicts.of_ratio(claim.word, ratio)
+            shown, verdict = f"{ratio:#.3g}×", verdicts.judge_ratio(claim.word, ratio)
         else:
             gap = Gap(row, "", claim.word, (ours, theirs))
-            shown, verdict = "", verdicts.of_gap(gap, tie=claim.tie)
+            shown, verdict = "", verdicts.judge_gap(gap, tie=claim.tie)
         line = Line(claim.folder, row, claim.word, shown, verdict, scale, n=len(ours))
         yield dataclasses.replace(line, **numbers(ours, gap)), gap
 

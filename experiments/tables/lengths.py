@@ -11,8 +11,8 @@ from attnlab.runs.units import spread
 from attnlab.training.bleu import Bucket
 from attnlab.training.evaluation_figures import length_figure
 from experiments.tables import verdicts
-from experiments.tables.beside import Values
-from experiments.tables.trained import Trained
+from experiments.tables.table import Found, Values
+from experiments.tables.trained import TrainedTable
 from experiments.tables.verdicts import Gap
 
 __all__ = ["LengthTable"]
@@ -40,7 +40,7 @@ def _buckets(values: Values) -> list[Bucket]:
 
 
 @dataclasses.dataclass(frozen=True)
-class LengthTable(Trained):
+class LengthTable(TrainedTable):
     """Scores of trained models by the length of the source, judged by their course.
 
     A model's *change* is the BLEU of the longest group of at least `ENOUGH` sentences without that
@@ -58,40 +58,38 @@ class LengthTable(Trained):
     def values(self, line: Mapping[str, Any]) -> Values:
         return _flat(line["details"]["buckets"])
 
-    def shown(self, row: str, values: Sequence[Values]) -> str:
-        del row
-        usual, long = zip(*(_ends(_buckets(one)) for one in values), strict=True)
-        return " → ".join(spread([one.score for one in some], ".1f") for some in (usual, long))
+    def format_row(self, values: Sequence[Values]) -> str:
+        ends = [_ends(_buckets(one)) for one in values]
+        usual_scores = [usual.score for usual, _ in ends]
+        long_scores = [long.score for _, long in ends]
+        return f"{spread(usual_scores, '.1f')} → {spread(long_scores, '.1f')}"
 
-    def verdicts(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, str]:
+    def verdicts(self, paper: Mapping[str, str], found: Found) -> dict[str, str]:
         judged = {
-            gap.row: verdicts.of_gap(gap, tie=verdicts.HOLDS) for gap in self.gaps(paper, found)
+            gap.row: verdicts.judge_gap(gap, tie=verdicts.HOLDS) for gap in self.gaps(paper, found)
         }
         return {row: judged.get(row, verdicts.NOT_RUN) for row in found}
 
-    def gaps(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[Gap]:
+    def gaps(self, paper: Mapping[str, str], found: Found) -> list[Gap]:
         """The changes, beside 0 or beside that of the row that should fall more."""
-        changes, gaps = _changes(found), []
+        changes = _changes(found)
+        gaps = []
         for row, some in changes.items():
+            other = self.less.get(row, "")
             if paper[row] != "falls less":
                 gaps.append(Gap(row, "", paper[row], (some,)))
-            elif (other := self.less[row]) in changes:
+            elif other in changes:
                 gaps.append(Gap(row, other, paper[row], (some, changes[other])))
         return gaps
 
-    def columns(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, dict[str, str]]:
+    def columns(self, paper: Mapping[str, str], found: Found) -> dict[str, dict[str, str]]:
         """The changes that are judged."""
         del paper
         changes = _changes(found)
         return {"change": {row: spread(some, "+.1f") for row, some in changes.items()}}
 
-    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+    def remarks(self, found: Found) -> list[str]:
         """From which lengths to which."""
-        del paper
         ends = dict.fromkeys(
             tuple(bucket.title for bucket in _ends(_buckets(one)))
             for values in found.values()
@@ -103,7 +101,7 @@ class LengthTable(Trained):
             f" {ENOUGH}."
         ]
 
-    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
+    def figure(self, paper: Mapping[str, str], found: Found) -> Any:
         del paper
         if not found:
             return None
@@ -118,7 +116,7 @@ def _ends(buckets: Sequence[Bucket]) -> tuple[Bucket, Bucket]:
     return usual, long[-1] if long else usual
 
 
-def _changes(found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
+def _changes(found: Found) -> dict[str, list[float]]:
     def change(values: Values) -> float:
         usual, long = _ends(_buckets(values))
         return long.score - usual.score

@@ -9,10 +9,10 @@ from typing import Any
 from attnlab.runs.errors import Stopped
 from attnlab.runs.published import Table
 from experiments.tables import runs, verdicts
-from experiments.tables.beside import Beside, Context, Values
-from experiments.tables.runs import Command
+from experiments.tables.runs import Command, Context
+from experiments.tables.table import Found, PublishedTable, Values
 
-__all__ = ["MeasuredTable", "Quantity"]
+__all__ = ["Quantity", "RatioTable"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,13 +31,13 @@ class Quantity:
 
 
 @dataclasses.dataclass(frozen=True)
-class MeasuredTable(Beside):
+class RatioTable(PublishedTable):
     """A table over lengths, of which each row is compared with one of them, the base.
 
     A row here is "Reformer, 1K": a row of the paper and the title of a column.
 
     Attributes:
-      flags: flags of `compare_lengths` that make the numbers.
+      run: run of `compare_lengths` that makes the numbers.
       quantity: quantity of the paper and of ours.
       base: row of the paper that the others are divided by, and ours.
       lines: mechanism here, as `compare_lengths` writes it, by the row of the paper.
@@ -46,22 +46,15 @@ class MeasuredTable(Beside):
     """
 
     _: dataclasses.KW_ONLY
-    flags: Sequence[str]
+    run: Command
     quantity: Quantity
     base: tuple[str, str]
     lines: Mapping[str, str]
     lengths: Mapping[str, int]
     not_comparable: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def paper(self, published: Table) -> dict[str, str]:
-        """The ratios of the paper's numbers; a row that it leaves blank is missing."""
-        assert not isinstance(self.column, str)
-        ratios = {
-            f"{line}, {title}": published.ratio(line, self.base[0], column)
-            for line in self.lines
-            for title, column in self.column.items()
-        }
-        return {row: _written(ratio) for row, ratio in ratios.items() if ratio is not None}
+    rule = "ratio"
+    trains = False
 
     @property
     def rows(self) -> Sequence[str]:
@@ -71,85 +64,88 @@ class MeasuredTable(Beside):
     def scales(self) -> Sequence[str]:
         return ["cpu"]
 
-    @property
-    def trains(self) -> bool:
-        return False
+    def paper(self, published: Table) -> dict[str, str]:
+        """The ratios of the paper's numbers; a row that it leaves blank is missing."""
+        assert not isinstance(self.column, str)
+        ratios = {
+            f"{line}, {title}": published.ratio(line, self.base[0], column)
+            for line in self.lines
+            for title, column in self.column.items()
+        }
+        return {row: _format_ratio(ratio) for row, ratio in ratios.items() if ratio is not None}
 
-    @property
-    def runs(self) -> bool:
-        return True
-
-    @property
-    def rule(self) -> str:
-        return "ratio"
-
-    def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
-        del name, row
-        return runs.commands(self._run, context)
+    def run_of(self, row: str, scale: str) -> Command:
+        """The run of all rows."""
+        del row, scale
+        return self.run
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Measures all rows at once, in a run of its own; one that is there already is found."""
-        why = runs.make(self._run, context)
+        why = runs.make(self.run, context)
         line, title = row.rsplit(", ", 1)
-        found = runs.rows(self._run, context)
-        both = [self._of(found, name, title) for name in (self.lines[line], self.base[1])]
-        if any(one is None for one in both):
-            place = self._run.place(context.folder)
+        found = runs.rows(self.run, context)
+        ours = self._find_row(found, self.lines[line], title)
+        base = self._find_row(found, self.base[1], title)
+        if ours is None or base is None:
+            place = self.run.place(context.folder)
             raise Stopped(
                 why
                 or f"no row of it, or of {self.base[1]}, in {place} that ran without other work "
                 "beside it; remove that folder and measure again on a quiet machine"
             )
-        ours, base = both
-        over = ours[self.quantity.field] / base[self.quantity.field]
-        ratio = 1 / over if self.quantity.is_rate else over
+        ratio = ours[self.quantity.field] / base[self.quantity.field]
+        if self.quantity.is_rate:
+            ratio = 1 / ratio
         yield 0, {"ratio": ratio}, ours["environment"]
 
-    @property
-    def _run(self) -> Command:
-        return Command("compare_lengths", self.flags, trains=False)
-
-    def _of(self, found: Any, name: str, title: str) -> Any:
-        mechanism, _, way = name.partition(":")
-        wanted = (mechanism, way or None, self.lengths[title], self.quantity.passes)
+    def _find_row(self, found: Sequence[Any], name: str, title: str) -> Any:
+        """The last row of a mechanism at a length that counts; None = there is none."""
+        mechanism, _, implementation = name.partition(":")
+        wanted = {
+            "mechanism": mechanism,
+            "implementation": implementation or None,
+            "length": self.lengths[title],
+            "passes": self.quantity.passes,
+        }
+        is_time = self.quantity.field == "median_seconds"
         rows = [
             one
             for one in found
             if "case" in one
-            and tuple(one["case"][x] for x in ("mechanism", "implementation", "length", "passes"))
-            == wanted
+            and wanted.items() <= one["case"].items()
             and one["status"] == "ok"
-            and not (one.get("busy") and self.quantity.field == "median_seconds")
+            and not (one.get("busy") and is_time)
         ]
         return rows[-1] if rows else None
 
-    def shown(self, row: str, values: Sequence[Values]) -> str:
-        del row
-        return _written(values[0]["ratio"])
+    def format_row(self, values: Sequence[Values]) -> str:
+        return _format_ratio(values[0]["ratio"])
 
-    def verdicts(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, str]:
+    def scores(self, found: Found) -> Mapping[str, Sequence[float]]:
+        """The ratios."""
+        return {row: [values[0]["ratio"]] for row, values in found.items()}
+
+    def verdicts(self, paper: Mapping[str, str], found: Found) -> dict[str, str]:
         judged = {}
         for row, values in found.items():
-            why = self.not_comparable.get(row.rsplit(", ", 1)[0])
+            line = row.rsplit(", ", 1)[0]
             if row not in paper:
                 judged[row] = verdicts.NOT_PRINTED
-            elif why:
-                judged[row] = f"{verdicts.NOT_COMPARABLE}: {why}"
+            elif line in self.not_comparable:
+                judged[row] = f"{verdicts.NOT_COMPARABLE}: {self.not_comparable[line]}"
             else:
                 printed = float(paper[row].removesuffix("×"))
-                judged[row] = verdicts.of_ratio(printed, values[0]["ratio"])
+                judged[row] = verdicts.judge_ratio(printed, values[0]["ratio"])
         return judged
 
-    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+    def remarks(self, found: Found) -> list[str]:
         """What the ratios are to, and which way is better."""
-        del paper, found
+        del found
         better = "Above" if self.quantity.is_rate else "Below"
         theirs, ours = self.base
         means = "faster" if self.quantity.field == "median_seconds" else "less"
         return [f"Ratios to *{theirs}*, ours to `{ours}`. {better} 1 is {means} than it."]
 
 
-def _written(ratio: float) -> str:
+def _format_ratio(ratio: float) -> str:
     return f"{ratio:#.3g}×"

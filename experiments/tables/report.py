@@ -22,9 +22,10 @@ from attnlab.runs.report import document
 from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import PLUS_MINUS
 from experiments.tables import verdicts
-from experiments.tables.beside import Beside, Context, Found, Values
 from experiments.tables.mapping import PUBLISHED, all_tables
+from experiments.tables.runs import Context
 from experiments.tables.settings import Settings
+from experiments.tables.table import Found, Measurement, PublishedTable
 from experiments.tables.verdicts import Gap
 
 __all__ = [
@@ -34,15 +35,14 @@ __all__ = [
     "figures",
     "markdown",
     "numbers",
-    "of_kept",
-    "published",
+    "read_published",
+    "read_sections",
     "sections",
     "summary",
 ]
 
-_THEN = " && \\\n        "
+_NEXT_LINE = " && \\\n        "
 _SCALES = {
-    "exact": "Numbers are counted, without training.",
     "cpu": "Models of text are trained as `translate --preset=small` does: 128 wide, on Multi30k"
     " from German to English, where the papers translate from English; 4,000 steps of 64 pairs;"
     " greedy search.",
@@ -108,12 +108,12 @@ class Section:
 
     name: str
     paper: Mapping[str, str]
-    found: Mapping[str, Sequence[Values]]
+    found: Found
     lines: Sequence[Line]
     source: str
 
     @property
-    def table(self) -> Beside:
+    def table(self) -> PublishedTable:
         """The table."""
         return all_tables()[self.name]
 
@@ -123,7 +123,7 @@ class Section:
         return self.table.figure(self.paper, self.found)
 
 
-def published(names: Sequence[str]) -> dict[str, Table]:
+def read_published(names: Sequence[str]) -> dict[str, Table]:
     """The published tables of ours, by our name.
 
     Raises:
@@ -134,7 +134,7 @@ def published(names: Sequence[str]) -> dict[str, Table]:
 
 
 def sections(
-    papers: Mapping[str, Table], kept: Mapping[Any, Kept[Found]], context: Context
+    papers: Mapping[str, Table], kept: Mapping[Any, Kept[Measurement]], context: Context
 ) -> list[Section]:
     """All tables of a run.
 
@@ -143,10 +143,10 @@ def sections(
       kept: our numbers.
       context: scale, seeds and data of the run.
     """
-    return [_section_of(name, paper, kept, context) for name, paper in papers.items()]
+    return [_make_section(name, paper, kept, context) for name, paper in papers.items()]
 
 
-def of_kept(folder: Path) -> list[Section]:
+def read_sections(folder: Path) -> list[Section]:
     """All tables of a run, from its folder.
 
     Raises:
@@ -154,17 +154,18 @@ def of_kept(folder: Path) -> list[Section]:
     """
     run = Folder.kept("tables", folder)
     settings = Settings.from_json(run.settings)
-    rows: Rows[Any, Found] = Rows(run, lambda found: (found.table, found.row, found.seed), [Found])
-    context = Context(settings.scale, folder, settings.seeds, settings.data())
-    return sections(published(settings.tables()), rows.kept, context)
+    rows: Rows[Any, Measurement] = Rows(
+        run, lambda found: (found.table, found.row, found.seed), [Measurement]
+    )
+    return sections(read_published(settings.tables()), rows.kept, settings.context(folder))
 
 
-def _section_of(
-    name: str, published: Table, kept: Mapping[Any, Kept[Found]], context: Context
+def _make_section(
+    name: str, published: Table, kept: Mapping[Any, Kept[Measurement]], context: Context
 ) -> Section:
     table = all_tables()[name]
     paper = table.paper(published)
-    of_row: dict[str, list[Kept[Found]]] = {row: [] for row in table.rows}
+    of_row: dict[str, list[Kept[Measurement]]] = {row: [] for row in table.rows}
     for one in kept.values():
         if one.row.table == name and one.row.row in of_row:
             of_row[one.row.row].append(one)
@@ -181,7 +182,7 @@ def _section_of(
             table=name,
             row=row,
             paper=paper.get(row, ""),
-            ours=table.shown(row, found[row]) if row in found else "",
+            ours=table.format_row(found[row]) if row in found else "",
             **numbers(scores.get(row, ()), gaps.get(row)),
             n=len(some),
             verdict=verdict.get(row, verdicts.NOT_RUN),
@@ -190,14 +191,14 @@ def _section_of(
             revision=some[0].where.environment["revision"] or "" if some else "",
             command=" && ".join(
                 shlex.join(["launch/local", *words])
-                for words in table.commands(name, row, context_of[row])
+                for words in table.commands(row, context_of[row])
             ),
         )
         for row, some in of_row.items()
     ]
     columns = [table.column] if isinstance(table.column, str) else table.column.values()
-    named = "column" + "s" * (len(columns) > 1) + " " + ", ".join(f"`{x}`" for x in columns)
-    source = f"{published.source}; {named}."
+    noun = "column" if len(columns) == 1 else "columns"
+    source = f"{published.source}; {noun} {', '.join(f'`{x}`' for x in columns)}."
     return Section(name, paper, found, lines, source)
 
 
@@ -226,11 +227,13 @@ def markdown(found: Sequence[Section], missing: str, origin: str) -> str:
     scale = found[0].lines[0].scale
     translates = {section.table.data(scale) for section in found} & {"multi30k", "wmt14"}
     parts = ["# Published tables beside ours", summary(found)]
-    parts += [_SCALES[scale]] if translates or scale == "exact" else []
+    if translates:
+        parts.append(_SCALES[scale])
     parts += rules
-    parts += [PLUS_MINUS] if any(one.table.trains for one in found) else []
+    if any(one.table.trains for one in found):
+        parts.append(PLUS_MINUS)
     for section in found:
-        parts += _markdown_of(section)
+        parts += _format_section(section)
     return document(*parts, missing, origin)
 
 
@@ -243,7 +246,7 @@ def summary(found: Sequence[Section]) -> str:
             f"{kinds[kind]} {kind}" for kind in reversed(verdicts.WORST) if kinds[kind]
         )
         name = f"[{section.name}](#{_anchor(section.table.title)})"
-        lines.append([name, section.table.origin, section.lines[0].scale, counts])
+        lines.append([name, "the paper", section.lines[0].scale, counts])
     return markdown_table(["table", "beside", "scale", "rows"], lines)
 
 
@@ -266,7 +269,7 @@ def figures(found: Sequence[Section]) -> dict[str, Any]:
     return {section.name: section.figure for section in found}
 
 
-def _markdown_of(section: Section) -> list[str]:
+def _format_section(section: Section) -> list[str]:
     table, lines = section.table, section.lines
     columns = table.columns(section.paper, section.found)
     if table.trains:
@@ -278,15 +281,16 @@ def _markdown_of(section: Section) -> list[str]:
         for line in lines
     ]
     parts = [f"## {table.title}", markdown_table(header, cells)]
-    parts += table.remarks(section.paper, section.found)
+    parts += table.remarks(section.found)
     revisions = list(dict.fromkeys(line.revision for line in lines if line.revision))
     if len(revisions) > 1:
         parts.append(f"Rows are of several revisions: {', '.join(revisions)}.")
     if section.figure is not None:
         parts.append(f"![{table.title}: {table.caption}]({section.name}.svg)")
-    parts += [table.note] if table.note else []
+    if table.note:
+        parts.append(table.note)
     last = lines[-1]
     parts.append(f"Paper: {section.source}")
     if len({line.command for line in lines}) > 1:
         parts.append(f"The row *{last.row}* alone:")
-    return [*parts, f"    {last.command.replace(' && ', _THEN)}"]
+    return [*parts, f"    {last.command.replace(' && ', _NEXT_LINE)}"]

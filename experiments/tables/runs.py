@@ -18,9 +18,27 @@ from attnlab.runs.command_line import BAD_FLAG, say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import SETTINGS, Folder
 from attnlab.runs.interrupts import signal_of, uninterrupted
-from experiments.tables.beside import Context
 
-__all__ = ["Command", "commands", "make", "rows", "run"]
+__all__ = ["Command", "Context", "commands", "make", "rows", "run"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Context:
+    """What a run of `tables` gives to a row.
+
+    Attributes:
+      scale: scale of ours.
+      folder: folder of the trainings.
+      seeds: seeds of the trainings.
+      data: flags of an experiment that name its data, by the name of the data.
+      ran: why each run that was made or found already failed, or "", by its folder.
+    """
+
+    scale: str
+    folder: Path
+    seeds: tuple[int, ...]
+    data: Mapping[str, Sequence[str]]
+    ran: dict[Path, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,11 +86,13 @@ def make(command: Command, context: Context) -> str:
     Raises:
       Invalid: its experiment does not accept the flags.
     """
-    place, begins = command.place(context.folder), []
+    place = command.place(context.folder)
     if place in context.ran:
         return context.ran[place]
+    begins = []
     if command.init_from is not None:
-        if why := make(command.init_from, context):
+        why = make(command.init_from, context)
+        if why:
             return why
         begins = [f"--init_from={_kept(command.init_from, context)}"]
     earlier = _kept(command, context)
@@ -105,41 +125,30 @@ def _kept(command: Command, context: Context) -> Path | None:
     return max((path.parent for path in found), default=None)
 
 
-# `python -m` for a process that is told to end when this one is gone, however it went; the kernel
-# does that on Linux alone. Not `preexec_fn`, which forks a process that has threads.
-_MODULE = """
-import ctypes, os, runpy, signal, sys
-_, parent, *sys.argv = sys.argv
-if sys.platform == "linux":
-    ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
-if os.getppid() == int(parent):
-    runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
-"""
-
-
 def run(words: Sequence[str]) -> str:
     """Runs a module to its end; why it failed, or "".
 
     It has a session of its own, so that Ctrl-C reaches it once, from here; it keeps what it has. If
-    this process is killed it gets SIGTERM, on Linux.
+    this process is killed it ends too, as `child` says.
 
     Raises:
       Invalid: the module does not accept its flags; what it said stands above.
     """
     root = str(Path(__file__).parents[2])
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")]))
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-c", _MODULE, str(os.getpid()), *words],
+    with subprocess.Popen(
+        [sys.executable, "-P", "-m", "experiments.tables.child", *words],
+        stdin=subprocess.PIPE,  # held open as long as this process waits for it
         start_new_session=True,
         env=dict(os.environ, PYTHONPATH=paths),
-    )
-    try:
-        status = process.wait()
-    except KeyboardInterrupt as error:
-        process.send_signal(signal_of(error))
-        with uninterrupted():
-            process.wait()
-        raise
+    ) as process:
+        try:
+            status = process.wait()
+        except KeyboardInterrupt as error:
+            process.send_signal(signal_of(error))
+            with uninterrupted():
+                process.wait()
+            raise
     said = shlex.join(["python", "-m", *words])
     if status == BAD_FLAG:
         raise Invalid(f"{said}: not accepted")

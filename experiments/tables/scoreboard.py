@@ -15,7 +15,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import document, grouped
 from experiments.tables import verdicts
-from experiments.tables.claims import RESULTS, Judged, all_claims, judged
+from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_claims
 from experiments.tables.figure import gaps_figure
 from experiments.tables.verdicts import Gap
 
@@ -35,7 +35,7 @@ COLUMNS = {
 
 def run(folder: Folder) -> int:
     """Judges all claims, says the verdicts, and writes them into the folder."""
-    found = list(judged(list(all_claims().values())))
+    found = list(judge_claims(list(all_claims().values())))
     for one in found:
         what, where, verdict, *gaps, rows, _, _ = _cells(one)
         say(f"{one.claim.paper}, {where}: {what}: {verdict} ({'; '.join(gaps)}; {rows})")
@@ -47,7 +47,7 @@ def run(folder: Folder) -> int:
     return 0
 
 
-def markdown(found: Sequence[Judged], links: str = "..") -> str:
+def markdown(found: Sequence[ClaimVerdict], links: str = "..") -> str:
     """The whole scoreboard; `links` is the way from its folder to those of the runs."""
     parts = ["# What the papers are cited for", _counts(found)]
     parts += ["![Our gaps over the paper's](claims.svg)", *verdicts.RULES.values()]
@@ -63,18 +63,18 @@ def markdown(found: Sequence[Judged], links: str = "..") -> str:
     return document(*parts, "## Where\n\n    launch/local tables --claims", "\n".join(runs))
 
 
-def _cells(one: Judged) -> list[str]:
+def _cells(one: ClaimVerdict) -> list[str]:
     claim, line = one.claim, one.line
     shown = [line.paper, line.ours] if line.gap is None else [line.paper_gap, line.gap]
     texts = [x if isinstance(x, str) else f"{x:+.3g}" for x in shown]
-    if line.low is not None:
-        texts[1] += f" ({line.low:.3g} to {line.high:.3g})"
     if claim.rule == "exact":
         texts = ["", ""]
+    if line.low is not None:
+        texts[1] += f" ({line.low:.3g} to {line.high:.3g})"
     return [claim.says, claim.where, line.verdict, *texts, one.agree, line.scale, one.where]
 
 
-def _counts(found: Sequence[Judged]) -> str:
+def _counts(found: Sequence[ClaimVerdict]) -> str:
     """How many claims hold: of all, of those that are only counted, and by paper."""
     how = {"gap": "trained", "ratio": "measured", "exact": "counted"}
     by_rule = grouped(found, lambda one: f"all that are {how[one.claim.rule]}")
@@ -87,7 +87,7 @@ def _counts(found: Sequence[Judged]) -> str:
     return markdown_table(["claims", "", *COLUMNS], rows)
 
 
-def _figure(found: Sequence[Judged]) -> Figure:
+def _figure(found: Sequence[ClaimVerdict]) -> Figure:
     """A line for each claim of a gap that the paper prints, if no tie: ours over the paper's."""
     gaps = []
     for one in found:

@@ -12,6 +12,7 @@ from typing import Any
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, written
 from experiments.tables.mapping import SCALES, all_tables
+from experiments.tables.runs import Context
 
 __all__ = ["Cell", "Settings", "part_of_array"]
 
@@ -44,10 +45,10 @@ class Settings(Flags):
     only: tuple[str, ...] = flag(
         (), "Names of tables, as the files of `mapping` have them. Without it: all of the scale."
     )
-    scale: str = flag(
-        "exact",
-        f"Scale of ours: {', '.join(SCALES)}; exact is counted, without training, the others are "
-        "trained: cpu and gpu translate Multi30k, paper WMT14 with the papers' sizes.",
+    scale: str | None = flag(
+        None,
+        f"Scale of ours: {', '.join(SCALES)}; cpu and gpu translate Multi30k, paper WMT14 with the "
+        "papers' sizes. Needed, but with --claims.",
         choices=SCALES,
     )
     multi30k: str | None = flag(
@@ -88,6 +89,8 @@ class Settings(Flags):
             parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
+        if self.scale is None and not self.claims:
+            raise Invalid(f"--scale: each run has one; got none; give {written(SCALES)}")
         for name in self.only:
             if name not in all_tables():
                 given, valid = written(self.only), ", ".join(all_tables())
@@ -100,7 +103,8 @@ class Settings(Flags):
             "text": "FILE, a sentence a line",
         }
         for name, what in needed.items():
-            if (readers := self._readers(name)) and getattr(self, name) is None:
+            readers = self._readers(name)
+            if readers and getattr(self, name) is None:
                 are = "is" if len(readers) == 1 else "are"
                 raise Invalid(
                     f"--scale={self.scale}: {written(readers)} {are} trained on text; give "
@@ -117,10 +121,9 @@ class Settings(Flags):
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing."""
         super().check_named(named)
-        if self.claims and (others := sorted({*named} - {"claims"})):
-            raise Invalid(
-                f"--claims: nothing is run; leave out {written([f'--{x}' for x in others])}"
-            )
+        others = [f"--{name}" for name in sorted({*named} - {"claims"})]
+        if self.claims and others:
+            raise Invalid(f"--claims: nothing is run; leave out {written(others)}")
         readers = {
             "seeds": [one for one in self.tables() if all_tables()[one].trains],
             "multi30k": self._readers("multi30k"),
@@ -155,9 +158,15 @@ class Settings(Flags):
             "wmt14": [] if self.data_dir is None else [f"--data_dir={self.data_dir}"],
         }
 
+    def context(self, folder: Path) -> Context:
+        """What a run gives to its rows, with its trainings in a folder."""
+        assert self.scale is not None  # it is checked, but with --claims
+        return Context(self.scale, folder, self.seeds, self.data())
+
     def _readers(self, data: str) -> list[str]:
         """The tables whose models are trained on the data of that name."""
-        return [name for name in self.tables() if all_tables()[name].data(self.scale) == data]
+        scale = self.scale or ""  # without one there is no table
+        return [name for name in self.tables() if all_tables()[name].data(scale) == data]
 
     def _files(self, folder: str) -> dict[str, tuple[str, ...]]:
         flags = ("data_files", "validation_files", "test_files")
@@ -183,7 +192,8 @@ def part_of_array(variables: Mapping[str, str]) -> str | None:
     names = [f"SLURM_ARRAY_TASK_{x}" for x in ("ID", "MIN", "MAX", "STEP", "COUNT")]
     if names[0] not in variables:
         return None
-    if missing := [name for name in names if name not in variables]:
+    missing = [name for name in names if name not in variables]
+    if missing:
         raise Invalid(f"the job array says no {missing[0]}; give --part=I/N")
     job = int(variables["SLURM_ARRAY_TASK_ID"])
     least = int(variables["SLURM_ARRAY_TASK_MIN"])

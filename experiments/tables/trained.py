@@ -14,12 +14,24 @@ from attnlab.runs import provenance
 from attnlab.runs.errors import Stopped
 from attnlab.runs.units import spread
 from experiments.tables import runs, verdicts
-from experiments.tables.beside import Beside, Context, Values
 from experiments.tables.figure import gaps_figure
-from experiments.tables.runs import Command
+from experiments.tables.runs import Command, Context
+from experiments.tables.table import Found, PublishedTable, Values
 from experiments.tables.verdicts import Gap
 
-__all__ = ["FORMS", "Trained", "TrainedTable", "Training", "WordedTable"]
+__all__ = ["FORMS", "ScoreTable", "TrainedTable", "Training"]
+
+PLATEAU = "plateau"  # of a run with --plateau the step after which it came, 0 = it did not
+FORMS = {
+    "BLEU": ".1f",
+    "perplexity": ".2f",
+    "AER": ".3f",
+    "entropy": ".2f",
+    "exact match": ".1f",
+    "accuracy": ".1f",
+    "F1": ".1f",
+    "bits per byte": ".2f",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,13 +60,14 @@ class Training:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trained(Beside):
+class TrainedTable(PublishedTable):
     """A table of trained models; its kinds judge them.
 
     Attributes:
       trainings: training of each row.
     """
 
+    _: dataclasses.KW_ONLY
     trainings: Mapping[str, Training]
 
     @property
@@ -65,20 +78,8 @@ class Trained(Beside):
     def scales(self) -> Sequence[str]:
         return list(self.trainings[self.rows[0]].runs)
 
-    @property
-    def trains(self) -> bool:
-        return True
-
-    @property
-    def rule(self) -> str:
-        return "gap"
-
-    def data(self, scale: str) -> str | None:
-        return self.trainings[self.rows[0]].runs[scale].data
-
-    def commands(self, name: str, row: str, context: Context) -> Sequence[Sequence[str]]:
-        del name
-        return runs.commands(self.trainings[row].runs[context.scale], context)
+    def run_of(self, row: str, scale: str) -> Command:
+        return self.trainings[row].runs[scale]
 
     def measure(self, row: str, context: Context) -> Iterator[tuple[int, Values, Any]]:
         """Trains what is missing in a run of its own; one that is there already is found.
@@ -87,7 +88,7 @@ class Trained(Beside):
           Invalid: its experiment does not accept the flags.
           Stopped: a training failed, or the seeds that are done are of another revision.
         """
-        run = self.trainings[row].runs[context.scale]
+        run = self.run_of(row, context.scale)
         place = run.place(context.folder)
         if place not in context.ran:
             _require_revision(place, self.read(row, runs.rows(run, context)), context.seeds)
@@ -96,7 +97,8 @@ class Trained(Beside):
         for seed in context.seeds:
             if seed in scores:
                 yield seed, *scores[seed]
-        if missing := [seed for seed in context.seeds if seed not in scores]:
+        missing = [seed for seed in context.seeds if seed not in scores]
+        if missing:
             listed = ", ".join(map(str, missing))
             raise Stopped(f"seed {listed} of {row}: {why or f'no row in {place}'}")
 
@@ -111,7 +113,7 @@ class Trained(Beside):
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainedTable(Trained):
+class ScoreTable(TrainedTable):
     """A table of scores of trained models, judged by their order and their gaps.
 
     Attributes:
@@ -143,13 +145,10 @@ class TrainedTable(Trained):
             values[PLATEAU] = line["plateau"] or 0
         return values
 
-    def shown(self, row: str, values: Sequence[Values]) -> str:
-        del row
+    def format_row(self, values: Sequence[Values]) -> str:
         return spread([one[self.score] for one in values], FORMS[self.score])
 
-    def verdicts(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, str]:
+    def verdicts(self, paper: Mapping[str, str], found: Found) -> dict[str, str]:
         against = self.against()
         judged = {
             row: verdicts.BASE if row in {*paper, *against.values()} else verdicts.NOT_PRINTED
@@ -159,13 +158,13 @@ class TrainedTable(Trained):
             there = row not in paper or against[row] in found
             judged[row] = verdicts.NOT_PRINTED if there else verdicts.NOT_RUN
         for gap in self.gaps(paper, found):
-            judged[gap.row] = self.judged(gap, found, self.tie)
+            judged[gap.row] = self.judge(gap, found, self.tie)
         return judged
 
-    def judged(
+    def judge(
         self,
         gap: Gap,
-        found: Mapping[str, Sequence[Values]],
+        found: Found,
         tie: float,
         *,
         of_collapse: bool = False,
@@ -179,42 +178,40 @@ class TrainedTable(Trained):
           of_collapse: whether a row that collapsed is comparable.
         """
         reasons = self.reasons(found, {} if of_collapse else self.collapsed)
-        if why := reasons.get(gap.row):
-            return f"{verdicts.NOT_COMPARABLE}: {why}"
-        if why := reasons.get(gap.against):
-            return f"{verdicts.NOT_COMPARABLE}: {gap.against} {why}"
-        return verdicts.of_gap(gap, tie=tie, sizes=self.sizes)
+        if gap.row in reasons:
+            return f"{verdicts.NOT_COMPARABLE}: {reasons[gap.row]}"
+        if gap.against in reasons:
+            return f"{verdicts.NOT_COMPARABLE}: {gap.against} {reasons[gap.against]}"
+        return verdicts.judge_gap(gap, tie=tie, sizes=self.sizes)
 
     def printed(self, paper: Mapping[str, str]) -> Mapping[str, float | str]:
-        """What the paper prints, by row, as numbers."""
-        return {row: float(printed) for row, printed in paper.items()}
+        """What the paper prints, by row: numbers, or words for which of two is less."""
+        return {row: x if x in verdicts.SIDES else float(x) for row, x in paper.items()}
 
-    def gaps(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[Gap]:
+    def gaps(self, paper: Mapping[str, str], found: Found) -> list[Gap]:
         """The gaps of the rows that have one in the paper and here."""
         return verdicts.gaps(self.printed(paper), self.scores(found), self.against())
 
-    def reasons(
-        self, found: Mapping[str, Sequence[Values]], collapsed: Mapping[str, float]
-    ) -> dict[str, str]:
+    def reasons(self, found: Found, collapsed: Mapping[str, float]) -> dict[str, str]:
         """Why a row says nothing about the paper's: its table, a collapse, or no plateau."""
         reasons = {row: why for row, why in self.not_comparable.items() if row in found}
         for name, least in collapsed.items():
             for row, values in found.items():
                 seeds = [one[name] for one in values if name in one]
-                if seeds and not (mean := statistics.fmean(seeds)) >= least:  # NaN too
+                mean = statistics.fmean(seeds) if seeds else least
+                if not mean >= least:  # NaN too
                     reasons.setdefault(row, f"collapsed, {name} {mean:{FORMS[name]}}")
         for row, values in found.items():
             if any(one.get(PLATEAU) == 0 for one in values):
                 reasons.setdefault(row, "still learning after all steps")
         return reasons
 
-    def columns(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, dict[str, str]]:
+    def columns(self, paper: Mapping[str, str], found: Found) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
-        form = FORMS[self.score]
+        form, gaps = FORMS[self.score], self.gaps(paper, found)
+        printed = {gap.row: gap.paper for gap in gaps if not isinstance(gap.paper, str)}
         columns = {
-            "paper's gap": {gap.row: f"{gap.paper:+{form}}" for gap in self.gaps(paper, found)},
+            "paper's gap": {row: f"{gap:+{form}}" for row, gap in printed.items()},
             "our gap": self.our_gaps(found),
         }
         for name, form in FORMS.items():
@@ -226,20 +223,21 @@ class TrainedTable(Trained):
                 }
         return {name: cells for name, cells in columns.items() if cells}
 
-    def remarks(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> list[str]:
+    def remarks(self, found: Found) -> list[str]:
         """What the gaps are from."""
+        del found
         said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
         if not self.sizes:
             said += " Only sides are compared: the tasks differ in kind."
         return [said]
 
-    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
-        gaps = self.gaps(paper, found)
+    def figure(self, paper: Mapping[str, str], found: Found) -> Any:
+        gaps = [gap for gap in self.gaps(paper, found) if not isinstance(gap.paper, str)]
         if not gaps:
             return None
         base = self.base or "the row above in the table"
         if base in found:
-            base += f" (paper {paper[base]}, ours {self.shown(base, found[base])})"
+            base += f" (paper {paper[base]}, ours {self.format_row(found[base])})"
         return gaps_figure(gaps, title=self.title, score=f"{self.score}, gap from {base}")
 
     @property
@@ -247,7 +245,7 @@ class TrainedTable(Trained):
         """What each row is compared with, in words."""
         return "the row above" if self.base is None else f"*{self.base}*"
 
-    def our_gaps(self, found: Mapping[str, Sequence[Values]]) -> dict[str, str]:
+    def our_gaps(self, found: Found) -> dict[str, str]:
         """Our gap of each row ± half of its interval, also where the paper prints nothing."""
         scores, form = self.scores(found), FORMS[self.score]
         gaps = verdicts.gaps(dict.fromkeys(scores, 0.0), scores, self.against())
@@ -257,7 +255,7 @@ class TrainedTable(Trained):
                 ours[gap.row] += f" ± {gap.half_width:{form}}"
         return ours
 
-    def scores(self, found: Mapping[str, Sequence[Values]]) -> dict[str, list[float]]:
+    def scores(self, found: Found) -> dict[str, list[float]]:
         """The score that is judged, of all seeds, by row."""
         return {row: [one[self.score] for one in values] for row, values in found.items()}
 
@@ -267,37 +265,6 @@ class TrainedTable(Trained):
         if self.base is None:
             return dict(zip(rows[1:], rows, strict=False))
         return {row: self.base for row in rows if row != self.base}
-
-
-@dataclasses.dataclass(frozen=True)
-class WordedTable(TrainedTable):
-    """Scores of trained models; the paper says in words which of two is less."""
-
-    def printed(self, paper: Mapping[str, str]) -> Mapping[str, float | str]:
-        """The paper's words, by row."""
-        return paper
-
-    def columns(
-        self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]
-    ) -> dict[str, dict[str, str]]:
-        """The gaps that are judged."""
-        return {"our gap": self.our_gaps(found)}
-
-    def figure(self, paper: Mapping[str, str], found: Mapping[str, Sequence[Values]]) -> Any:
-        """None: there is no gap of the paper to draw."""
-
-
-PLATEAU = "plateau"  # of a run with --plateau the step after which it came, 0 = it did not
-FORMS = {
-    "BLEU": ".1f",
-    "perplexity": ".2f",
-    "AER": ".3f",
-    "entropy": ".2f",
-    "exact match": ".1f",
-    "accuracy": ".1f",
-    "F1": ".1f",
-    "bits per byte": ".2f",
-}
 
 
 def _require_revision(

@@ -4,7 +4,8 @@ All but `collapsed`, what claims say of ties and collapses, and which of one kin
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
-and equal where it is within `TOLERANCE`; *less* is said where none is above the paper's.
+and equal where it is within `TOLERANCE`; *less* is said where none is above the paper's. The tests
+in `tests/papers` judge so.
 
 **Gaps.** A score that training decides is judged by its gap from another row's, g with the 95 %
 interval g ± h over the seeds (Student's t, for two rows Welch's), beside the paper's gap p. A
@@ -44,17 +45,14 @@ __all__ = [
     "EXACT",
     "NOT_EXACT",
     "RULES",
+    "SIDES",
     "Gap",
     "gaps",
-    "is_rounded",
+    "judge_gap",
+    "judge_ratio",
     "kind",
-    "of_count",
-    "of_exponents",
-    "of_gap",
-    "of_ratio",
     "printed_gap",
-    "rounded",
-    "worst",
+    "severity",
 ]
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
@@ -89,7 +87,7 @@ RULES = {
         f" where both are within a factor of {EVEN:g} of 1."
     ),
 }
-_SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
+SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,20 +127,22 @@ def kind(verdict: str) -> str:
     return re.split("[:,]", verdict)[0]
 
 
-def worst(verdict: str) -> tuple[int, float]:
+def severity(verdict: str) -> tuple[int, float]:
     """The key of `min` for the worst: by `WORST`, of one kind the farthest from the paper's size.
 
     Of undecided ones that which lacks the most seeds.
 
-    >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=worst)
+    >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=severity)
     'same direction, 0.1 times the size'
     """
     sized = re.search(r"([\d.,]+) (times|or more seeds|seeds)", verdict)
-    far = abs(math.log(float(sized[1].replace(",", "")))) if sized else 0.0
+    far = 0.0
+    if sized:
+        far = abs(math.log(float(sized[1].replace(",", ""))))
     return WORST.index(kind(verdict)), -far
 
 
-def of_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
+def judge_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
     """The verdict on a gap.
 
     Args:
@@ -151,65 +151,36 @@ def of_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
       sizes: whether the size counts beside the side.
     """
     paper = gap.paper
-    theirs = _SIDES[paper] if isinstance(paper, str) else _sign(paper, tie)
     here = side(tie, *gap.samples)
     if here is None:
         return undecided(tie, *gap.samples)
-    size = None if isinstance(paper, str) or not theirs or not sizes else gap.ours / paper
-    return _beside(theirs, here, size)
+    if isinstance(paper, str):
+        return _compare_sides(SIDES[paper], here, None)
+    theirs = _sign(paper, tie)
+    size = gap.ours / paper if theirs and sizes else None
+    return _compare_sides(theirs, here, size)
 
 
-def of_ratio(paper: float | str, ours: float) -> str:
+def judge_ratio(paper: float | str, ours: float) -> str:
     """The verdict on a ratio to another row: the paper's, or its word for it, beside ours."""
     if not 0 < ours < math.inf:
         return f"{UNDECIDED}: the ratio is {ours}"
-    if isinstance(paper, str):
-        return _beside(_SIDES[paper], _sign(math.log(ours), math.log(EVEN)), None)
-    theirs = _sign(math.log(paper), math.log(EVEN))
     here = _sign(math.log(ours), math.log(EVEN))
-    return _beside(theirs, here, ours / paper if theirs else None)
+    if isinstance(paper, str):
+        return _compare_sides(SIDES[paper], here, None)
+    theirs = _sign(math.log(paper), math.log(EVEN))
+    return _compare_sides(theirs, here, ours / paper if theirs else None)
 
 
-def _beside(theirs: int, here: int, size: float | None) -> str:
+def _compare_sides(theirs: int, here: int, size: float | None) -> str:
+    if theirs == 0 and here != 0:
+        return DIFFERENCE
     if theirs != here:
-        return (OPPOSITE if here else NO_DIFFERENCE) if theirs else DIFFERENCE
+        return OPPOSITE if here else NO_DIFFERENCE
     if size is None or 1 / TIMES <= size <= TIMES:
         return REPRODUCED
-    return f"{OTHER_SIZE}, {size:{'.0f' if size >= 10 else '.2g'}} times the size"
-
-
-def rounded(count: int, printed: str) -> str:
-    """A count with as many digits as the printed number: in millions where that is rounded.
-
-    >>> rounded(66_324_623, "66.32"), rounded(63_045_632, "65"), rounded(80_401_000, "80401000")
-    ('66.32', '63', '80401000')
-    """
-    if not is_rounded(printed):
-        return str(count)
-    return f"{count / 1e6:.{len(printed.partition('.')[2])}f}"
-
-
-def of_count(printed: str, count: int) -> str:
-    """The verdict on a number of parameters.
-
-    Args:
-      printed: number as the paper prints it, in millions, or a whole count.
-      count: our count.
-    """
-    return EXACT if rounded(count, printed) == printed else NOT_EXACT
-
-
-def of_exponents(paper: Mapping[str, float], ours: Mapping[str, float]) -> str:
-    """The verdict on exponents by size: all of the paper's must be ours."""
-    above = [ours[size] - exponent for size, exponent in paper.items()]
-    if all(abs(x) <= TOLERANCE for x in above):
-        return EXACT
-    return f"{NOT_EXACT}: less" if all(x <= TOLERANCE for x in above) else NOT_EXACT
-
-
-def is_rounded(printed: str) -> bool:
-    """Whether it is in millions, and no whole count: no model has so few as 1000 parameters."""
-    return float(printed) < 1000
+    times = f"{size:.0f}" if size >= 10 else f"{size:.2g}"
+    return f"{OTHER_SIZE}, {times} times the size"
 
 
 def gaps(
@@ -224,12 +195,12 @@ def gaps(
       ours: scores of all seeds by row.
       against: row that each row is compared with.
     """
-    found = []
-    for row, other in against.items():
-        theirs = printed_gap(paper, row, other)
-        if theirs is not None and {row, other} <= ours.keys():
-            found.append(Gap(row, other, theirs, (ours[row], ours[other])))
-    return found
+    printed = {row: printed_gap(paper, row, other) for row, other in against.items()}
+    return [
+        Gap(row, against[row], theirs, (ours[row], ours[against[row]]))
+        for row, theirs in printed.items()
+        if theirs is not None and {row, against[row]} <= ours.keys()
+    ]
 
 
 def printed_gap(paper: Mapping[str, float | str], row: str, against: str) -> float | str | None:

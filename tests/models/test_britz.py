@@ -31,7 +31,7 @@ DEEP = {"decoder_residual": "add", "input_transform": True}
     ],
 )
 def test_the_papers_numbers_of_parameters(changed, number):
-    """Those that the paper prints are in tests/experiments/tables."""
+    """Those that the paper prints are in tests/papers."""
     assert count(Britz(37007, 37007, **changed)) == number
 
 

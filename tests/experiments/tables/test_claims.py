@@ -17,6 +17,14 @@ says = "Dot is better"
 table = "luong4"
 rows = ["global, dot"]
 """
+COUNTED = """
+[dot]
+paper = "Vaswani et al. 2017"
+where = "Table 1"
+says = "A signal of a recurrent layer passes all positions"
+table = "vaswani1_path"
+rows = ["Recurrent"]
+"""
 FOLDER = """
 [tuned]
 paper = "Devlin et al. 2018"
@@ -31,12 +39,12 @@ word = "more"
 
 
 def judged(tmp_path, text, lines=()):
-    (tmp_path / "claims.toml").write_text(text)
     folder = tmp_path / "results" / "cpu" / "own"
     folder.mkdir(parents=True)
+    (tmp_path / "claims.toml").write_text(text)
     (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     found = claims.all_claims(tmp_path / "claims.toml")
-    return list(claims.judged(list(found.values()), tmp_path / "results"))
+    return list(claims.judge_claims(list(found.values()), tmp_path / "results"))
 
 
 def lines(**models):
@@ -64,6 +72,8 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
         (FOLDER, '"scratch"', '"none"', "got none with 'f1' and {{'start': 'none'}}; give"),
         (FOLDER, "cpu/own", "cpu/none", ":8: {} has its rows in cpu/none; got none with 'f1'"),
         (FOLDER, 'word = "more"', "", ":2: the word {} must be known; got ''; give less, "),
+        (COUNTED, "Recurrent", "RNN", ":7: a row {} must be known; got 'RNN'"),
+        (COUNTED, "rows", 'rule = "gap"\nrows', ":7: the rule {} must be known; got 'gap'"),
         (TABLE, "rows", "of_collapse = true\nrows", ":7: of_collapse {} needs a table that says"),
     ],
 )
@@ -71,7 +81,7 @@ def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, ne
     assert old in text
     with pytest.raises(Invalid, match=r"^claims\.toml:\d+: [^\n]+; got [^\n]+; [^\n]+$") as error:
         judged(tmp_path, text.replace(old, new), lines(**WELL))
-    name = "dot" if text is TABLE else "tuned"
+    name = "tuned" if text is FOLDER else "dot"
     claim = f"the claim {name!r}"
     said = message.format(claim if "has its rows" in message else f"of {claim}")
     assert said in str(error.value)
@@ -88,7 +98,7 @@ def test_the_gap_of_rows_that_no_paper_prints_needs_a_word(tmp_path):
     (tmp_path / "claims.toml").write_text(text)
     (claim,) = claims.all_claims(tmp_path / "claims.toml").values()
     with pytest.raises(Invalid, match=r"got none of 'scaled Mul-128.*; give other rows, or word"):
-        list(claims.judged([claim]))
+        list(claims.judge_claims([claim]))
 
 
 def test_the_worst_of_several_comparisons_decides(tmp_path):
@@ -107,6 +117,16 @@ def test_a_ratio_is_judged_by_its_word(tmp_path):
     text = FOLDER.replace('word = "more"', 'word = "less"\nrule = "ratio"')
     (one,) = judged(tmp_path, text, lines(tuned=(1.0,), frozen=(1.5,), scratch=(2.0,)))
     assert (one.line.verdict, one.line.ours, one.agree) == ("reproduced", "0.500×", "2 of 2")
+
+
+def test_what_is_counted_has_the_verdicts_of_its_page(tmp_path):
+    (one,) = judged(tmp_path, COUNTED)
+    assert (one.line.verdict, one.line.row, one.agree) == ("exact", "Recurrent", "1 of 1")
+    text = COUNTED.replace("vaswani1_path", "vaswani3_parameters").replace(
+        'rows = ["Recurrent"]', ""
+    )
+    (all_rows,) = judged(tmp_path / "all", text)
+    assert (all_rows.line.verdict, all_rows.agree) == ("not exact", "10 of 11")
 
 
 def test_a_table_that_was_not_run_has_its_command(tmp_path):

@@ -4,7 +4,6 @@ import dataclasses
 
 from attnlab.training.bleu import Bucket
 from experiments.tables import report, verdicts
-from experiments.tables.lengths import LengthTable
 from experiments.tables.mapping import all_tables
 
 TABLE = all_tables()["bahdanau2"]
@@ -43,7 +42,7 @@ AS_IN_THE_PAPER = {
 
 
 def test_the_papers_courses_are_told_from_their_opposites():
-    paper = TABLE.paper(report.published(["bahdanau2"])["bahdanau2"])
+    paper = TABLE.paper(report.read_published(["bahdanau2"])["bahdanau2"])
     assert list(paper) == list(TABLE.rows)
     same = TABLE.verdicts(paper, found(**AS_IN_THE_PAPER))
     assert set(same.values()) == {verdicts.REPRODUCED}
@@ -58,9 +57,3 @@ def test_the_papers_courses_are_told_from_their_opposites():
     assert TABLE.verdicts(paper, alone) == same | {
         row: "undecided: one seed shows no variance" for row in ("RNNencdec-30", "RNNsearch-30")
     }
-
-
-def test_the_figure_is_of_the_trainings_of_the_table():
-    table = all_tables()["bahdanau1"]
-    assert isinstance(TABLE, LengthTable)
-    assert TABLE.trainings == table.trainings

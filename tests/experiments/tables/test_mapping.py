@@ -9,7 +9,7 @@ import pytest
 from attnlab.runs.errors import Invalid
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, verdicts
-from experiments.tables.mapping import tables_of
+from experiments.tables.mapping import read_tables
 from tests.experiments import tiny
 
 STUDIES = tomllib.loads((mapping.FOLDER / "studies.toml").read_text())
@@ -51,10 +51,10 @@ Reformer = { cell.attention = "lsh-2" }
 )
 def test_what_is_not_valid_is_one_line(right, wrong, message, tmp_path):
     (path := tmp_path / "lra.toml").write_text(TABLE)
-    assert list(tables_of(path, STUDIES)) == ["listops"]
+    assert list(read_tables(path, STUDIES)) == ["listops"]
     path.write_text(TABLE.replace(right, wrong, 1))
     with pytest.raises(Invalid) as refused:
-        tables_of(path, STUDIES)
+        read_tables(path, STUDIES)
     said = str(refused.value)
     assert said.startswith(f"lra.toml:{message}") and "\n" not in said
 
@@ -64,7 +64,7 @@ def test_a_file_that_is_not_toml_ends_the_program_in_one_line(monkeypatch, tmp_p
     mapping.all_tables.cache_clear()
     (tmp_path / "studies.toml").write_text("")
     (tmp_path / "lra.toml").write_text(TABLE + "Local Attention = {}\n")
-    status, _, err = tiny.run(experiment, f"--output_dir={tmp_path / 'out'}")
+    status, _, err = tiny.run(experiment, "--scale=cpu", f"--output_dir={tmp_path / 'out'}")
     assert status == 2 and err.startswith("tables: lra.toml: ") and "at line 12, column 7" in err
     assert err.count("\n") == 1 and not (tmp_path / "out").exists()
 
@@ -85,4 +85,4 @@ def test_tasks_that_differ_in_kind_are_compared_by_side(name):
         scores = {base: (10.0, 10.1, 10.2), other: (10.0 + gap, 10.1 + gap, 10.2 + gap)}
         found = {row: [{table.score: x} for x in some] for row, some in scores.items()}
         assert table.verdicts(paper, found)[other] == verdict
-        assert "Only sides are compared" in table.remarks(paper, found)[0]
+        assert "Only sides are compared" in table.remarks(found)[0]

@@ -2,8 +2,6 @@
 
 import csv
 import itertools
-import json
-from pathlib import Path
 
 import pytest
 
@@ -11,17 +9,18 @@ from attnlab.runs import command_line, figure_files
 from experiments.compare_lengths.settings import Settings as CompareSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs, verdicts
-from experiments.tables.beside import Context
-from experiments.tables.measured import MeasuredTable
+from experiments.tables.measured import RatioTable
+from experiments.tables.runs import Context
 from tests.experiments import tiny
+from tests.experiments.tables.made import keep_run
 
-TABLES = {name: one for name, one in mapping.all_tables().items() if isinstance(one, MeasuredTable)}
+TABLES = {name: one for name, one in mapping.all_tables().items() if isinstance(one, RatioTable)}
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_its_command_measures_every_number_of_the_table(name, tmp_path):
     table, found = TABLES[name], []
-    (words,) = table.commands(name, "", Context("cpu", tmp_path, (), {}))
+    (words,) = table.commands("", Context("cpu", tmp_path, (), {}))
     assert command_line.run(words, CompareSettings, lambda s, _: found.append(s) or 0, doc="") == 0
     cases = {(case.label, case.length, case.passes) for case in found[0].cases(1)}
     for line in (*table.lines.values(), table.base[1]):
@@ -30,8 +29,9 @@ def test_its_command_measures_every_number_of_the_table(name, tmp_path):
 
 def test_ratios_are_those_of_the_papers_numbers():
     """Table 2 of Long Range Arena: 8.4 / 4.9 steps at 2K; of FlashAttention: 5.01 / 0.18 ms."""
-    papers = report.published(["lra2_speed", "flash18_forward"])
-    lra, flash = (TABLES[name].paper(paper) for name, paper in papers.items())
+    papers = report.read_published(["lra2_speed", "flash18_forward"])
+    lra = TABLES["lra2_speed"].paper(papers["lra2_speed"])
+    flash = TABLES["flash18_forward"].paper(papers["flash18_forward"])
     assert lra["Local Attention, 2K"] == "1.71×" and flash["Reformer, 512"] == "27.8×"
     assert set(lra) == set(TABLES["lra2_speed"].rows)
 
@@ -51,7 +51,7 @@ def test_ratios_are_those_of_the_papers_numbers():
     ],
 )
 def test_the_verdict_on_a_ratio(paper, ours, verdict):
-    assert verdicts.of_ratio(paper, ours) == verdict
+    assert verdicts.judge_ratio(paper, ours) == verdict
 
 
 def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
@@ -62,10 +62,6 @@ def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
 
     def run(words):
         made.append(words)
-        (place,) = (word.partition("=")[2] for word in words if word.startswith("--output_dir="))
-        folder = Path(place) / "compare_lengths-1"
-        folder.mkdir(parents=True)
-        (folder / "settings.json").write_text("{}")
         lines = [{"unit": {"name": "exp", "dtype": "float32"}, "rate": 1.0}]
         seconds = {"exact": 8.0, "window-128": 2.0, "lsh-4": 4.0}
         for (name, one), n in itertools.product(seconds.items(), (1024, 2048, 3072, 4096)):
@@ -76,7 +72,7 @@ def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
             row |= {"median_seconds": one, "environment": {"revision": "abc"}}
             row["busy"] = name == "window-128" and n == 4096
             lines += [row | {"case": case | {"passes": "forward"}, "median_seconds": 1.0}, row]
-        (folder / "results.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+        keep_run(words, lines)
         return ""
 
     monkeypatch.setattr(runs, "run", run)

@@ -9,16 +9,14 @@ from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import (
     DIFFERENCE,
     NO_DIFFERENCE,
-    NOT_EXACT,
     OPPOSITE,
     REPRODUCED,
     UNDECIDED,
     Gap,
+    judge_gap,
+    judge_ratio,
     kind,
-    of_exponents,
-    of_gap,
-    of_ratio,
-    worst,
+    severity,
 )
 
 
@@ -45,7 +43,7 @@ from experiments.tables.verdicts import (
 )
 def test_the_verdict_on_a_gap(paper, ours, half_width, verdict):
     values = [ours - half_width / 2.484, ours, ours + half_width / 2.484]  # 4.303 / √3
-    judged = of_gap(Gap("", "", paper, (values,)), tie=0.3)
+    judged = judge_gap(Gap("", "", paper, (values,)), tie=0.3)
     assert (kind(judged) if verdict == UNDECIDED else judged) == verdict
 
 
@@ -71,18 +69,17 @@ def test_a_collapse_is_not_compared_but_where_it_is_what_is_claimed():
     table = dataclasses.replace(TABLE, collapsed={"BLEU": 10})
     found = {"base": around(30), "A1": around(5), "A2": around(28)}
     collapsed, other = table.gaps(PAPER | {"A1": "18.0"}, found)
-    assert table.judged(collapsed, found, 0.3) == "not comparable: collapsed, BLEU 5.0"
-    assert kind(table.judged(collapsed, found, 0.3, of_collapse=True)) == "same direction"
-    assert table.judged(other, found, 0.3) == table.judged(other, found, 0.3, of_collapse=True)
+    assert table.judge(collapsed, found, 0.3) == "not comparable: collapsed, BLEU 5.0"
+    assert kind(table.judge(collapsed, found, 0.3, of_collapse=True)) == "same direction"
+    assert table.judge(other, found, 0.3) == table.judge(other, found, 0.3, of_collapse=True)
 
 
 @pytest.mark.parametrize("paper", ["less", "level", "more", 0.5, 2.0])
 @pytest.mark.parametrize("ours", [math.nan, math.inf, 0.0])
 def test_what_is_no_number_is_on_no_side(paper, ours):
-    assert kind(of_ratio(paper, ours)) == UNDECIDED
+    assert kind(judge_ratio(paper, ours)) == UNDECIDED
     values = [math.nan, 0.0, 1.0]
-    assert kind(of_gap(Gap("", "", paper, (values,)), tie=0.3)) == UNDECIDED
-    assert of_exponents({"n": 1.0, "d": 2.0}, {"n": 1.0, "d": math.nan}) == NOT_EXACT
+    assert kind(judge_gap(Gap("", "", paper, (values,)), tie=0.3)) == UNDECIDED
     table = dataclasses.replace(TABLE, collapsed={"BLEU": 10})
     assert "A1" in table.reasons({"A1": [{"BLEU": x} for x in values]}, table.collapsed)
 
@@ -93,7 +90,7 @@ def test_the_worst_of_a_kind_is_the_farthest_from_the_papers_size():
         "undecided: 9 seeds would decide it", "same direction, 13 times the size",
         "same direction, 0.4 times the size", REPRODUCED,
     ]  # fmt: skip
-    assert sorted(ordered[::-1], key=worst) == ordered
+    assert sorted(ordered[::-1], key=severity) == ordered
 
 
 def test_a_row_that_scatters_leaves_the_verdicts_of_others():

@@ -153,7 +153,7 @@ def num_parameters(config):
 
 
 def test_the_papers_numbers_of_parameters():
-    """Those of all rows of Table 3 are in tests/experiments/tables."""
+    """Those of all rows of Table 3 are in tests/papers."""
     base = TransformerConfig.base(37000, scan_layers=True)
     assert num_parameters(base) == 63_045_632
     big = TransformerConfig.big(37000, scan_layers=True)
