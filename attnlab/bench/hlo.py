@@ -15,7 +15,6 @@ _OPERANDS = re.compile(r"(.*?)\)(?=, |$)(.*)")
 _NAME = re.compile(r"%?([\w.-]+)")
 _ARRAY = re.compile(r"\b[a-z]+(\d*)\w*\[([\d,]*)\]")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
-_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _CALLS = re.compile(
     r"\b(?:calls|to_apply|condition|body|(?:true|false)_computation)=%?([\w.-]+)"
     r"|\bbranch_computations=\{(.*?)\}"
@@ -38,12 +37,6 @@ class Instruction:
     operands: tuple[str, ...]
     num_bytes: float
     rest: str
-
-    @property
-    def op_name(self) -> str:
-        """The path of scopes in the source that it comes from; "" = XLA itself added it."""
-        match = _OP_NAME.search(self.rest)
-        return match[1] if match else ""
 
     @property
     def calls(self) -> list[str]:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from attnlab.devices import platforms
 
-__all__ = ["called", "fori_trips", "opened", "parts_of_scan", "platform_taken"]
+__all__ = ["called", "fori_bounds", "opened", "parts_of_scan", "platform_taken"]
 
 
 def opened(program: Any) -> Any:
@@ -37,34 +37,32 @@ def parts_of_scan(equation: Any) -> tuple[int, int]:
     return alike(equation.invars, body.invars) - carried, carried
 
 
-def fori_trips(parameters: Any, of_condition: Sequence[Any], carried: Sequence[Any]) -> Any:
-    """How often `lax.fori_loop` runs; None = the loop is none, or it is not known."""
+def fori_bounds(parameters: Any) -> tuple[Any, Any] | None:
+    """What the condition of a `lax.fori_loop` compares: its counter, and where it ends.
+
+    Returns:
+      Inputs of the condition, or literals; None = the loop is another.
+    """
     condition, body = opened(parameters["cond_jaxpr"]), opened(parameters["body_jaxpr"])
-    if len(condition.eqns) != 1 or condition.eqns[0].primitive.name != "lt":
+    if [x.primitive.name for x in condition.eqns] != ["lt"]:
         return None
-    (test,), inputs = condition.eqns, [*of_condition, *carried]
-    if not jnp.issubdtype(test.invars[0].aval.dtype, jnp.integer):
+    counter, end = condition.eqns[0].invars
+    # What is carried, as the condition sees it, and before and after a step.
+    carried = condition.invars[parameters["cond_nconsts"] :]
+    before = body.invars[parameters["body_nconsts"] :]
+    step = dict(zip(carried, zip(before, body.outvars, strict=True), strict=True))
+    if hasattr(counter, "val") or counter not in step:
         return None
-    values = [
-        x.val if hasattr(x, "val") else inputs[condition.invars.index(x)] for x in test.invars
-    ]
-    places = [None if hasattr(x, "val") else condition.invars.index(x) for x in test.invars]
-    carried_places = [None if x is None else x - len(of_condition) for x in places]
-    index, stop = carried_places
-    fixed = len(body.invars) - len(carried)
-    if index is None or index < 0 or any(x is None for x in values):
+    if not jnp.issubdtype(counter.aval.dtype, jnp.integer):
         return None
-    if stop is not None and stop >= 0 and body.outvars[stop] is not body.invars[fixed + stop]:
+    if not hasattr(end, "val") and end in step and step[end][0] is not step[end][1]:
         return None
-    made = next((x for x in body.eqns if body.outvars[index] in x.outvars), None)
-    if made is None or made.primitive.name != "add":
-        return None
-    start, step = made.invars
-    if start is not body.invars[fixed + index] or getattr(step, "val", None) != 1:
-        return None
-    first = jnp.asarray(values[0], jnp.int64)
-    last = jnp.asarray(values[1], jnp.int64)
-    return jnp.maximum(last - first, 0)
+    start, result = step[counter]
+    for x in body.eqns:
+        if result in x.outvars:
+            adds = x.primitive.name == "add" and x.invars[0] is start
+            return (counter, end) if adds and getattr(x.invars[1], "val", None) == 1 else None
+    return None
 
 
 def platform_taken(names: Sequence[Sequence[str] | None]) -> int:

@@ -7,24 +7,21 @@ counted.
 
 from __future__ import annotations
 
-import contextlib
-import dataclasses
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from attnlab.bench.case import Operations
-from attnlab.bench.jaxprs import called, fori_trips, opened, parts_of_scan, platform_taken
+from attnlab.bench.jaxprs import called, fori_bounds, opened, parts_of_scan, platform_taken
 from attnlab.bench.roofline import PRODUCTS
 
 __all__ = ["count"]
 
-Values = Sequence[Any]  # of variables; None = not known
-Flags = tuple[bool, ...]
 _TRANSCENDENTAL = (
     *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
 )
@@ -54,282 +51,168 @@ def count(function: Callable[..., Any], *arguments: Any) -> Operations:
     """
     program = jax.make_jaxpr(function)(*arguments)
     given = jax.tree.leaves(arguments)
-    values = [None if isinstance(x, jax.ShapeDtypeStruct) else jnp.asarray(x) for x in given]
     tally = Counter[str]()
-    with jax.enable_x64(True):  # sums of blocks are beyond 2³¹
-        _Counter().walk(program, values, (False,) * len(program.jaxpr.outvars), tally)
-    functions = {kind: int(number) for kind, number in sorted(tally.items())}
+    inputs = [None if isinstance(x, jax.ShapeDtypeStruct) else _constant(x) for x in given]
+    _Walk().add(program, inputs, tally)
+    functions = dict(sorted(tally.items()))
     products = functions.pop(PRODUCTS, 0)
     return Operations(products, functions)
 
 
-class _Counter:
-    """Walks through programs, and computes of them what decides how often a loop runs.
+class _Known:
+    """A value that can be had without running the program: computed when it is asked for.
 
-    Two passes over a program say what that is: forwards which of its variables can be known, and
-    backwards which of these a loop or a branch depends on.
+    Attributes:
+      loops: the loops around it from whose step to the next it may change.
     """
 
+    def __init__(self, compute: Callable[[], Any], loops: frozenset[object] = frozenset()) -> None:
+        self._compute = compute
+        self.loops = loops
+
+    @functools.cached_property
+    def array(self) -> Any:
+        """The numbers."""
+        return self._compute()
+
+
+Values = Sequence[_Known | None]  # of variables; None = only a run would tell
+
+
+class _Walk:
+    """Goes through programs; computes of them what decides how often a loop runs, and no more."""
+
     def __init__(self) -> None:
-        self._plans: dict[Any, _Plan] = {}
+        self._decisive: set[object] = set()  # loops whose step decided about a loop or a branch
 
-    def walk(
-        self, program: Any, inputs: Values, wanted: Flags, tally: Counter[str], times: int = 1
-    ) -> list[Any]:
-        """Adds what a program computes.
+    def add(self, program: Any, inputs: Values, tally: Counter[str]) -> Values:
+        """Adds what a program computes to a tally, and returns its outputs."""
+        jaxpr = opened(program)
+        constants = [_constant(x) for x in getattr(program, "consts", ())]
+        values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
 
-        Args:
-          program: program.
-          inputs: inputs of the program.
-          wanted: whether each of its outputs is to be computed, if that is possible.
-          tally: numbers of operations, added to.
-          times: number of times that it runs.
-
-        Returns:
-          The outputs that are wanted and known.
-        """
-        jaxpr, constants = opened(program), getattr(program, "consts", ())
-        plan = self._plan(program, _known(inputs), wanted)
-        variables = zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True)
-        known = {x: value for x, value in variables if x in plan.needed}
-
-        def value(x: Any) -> Any:
-            return x.val if hasattr(x, "val") else known.get(x)
+        def value(x: Any) -> _Known | None:
+            return _constant(x.val) if hasattr(x, "val") else values[x]
 
         for equation in jaxpr.eqns:
-            given = [value(x) for x in equation.invars]
-            wants = tuple(x in plan.needed for x in equation.outvars)
-            outputs = self._equation(equation, given, wants, tally, times)
-            made = zip(equation.outvars, outputs, strict=True)
-            known.update((x, y) for x, y in made if x in plan.needed)
-        return [value(x) if flag else None for x, flag in zip(jaxpr.outvars, wanted, strict=True)]
+            outputs = self._add_one(equation, [value(x) for x in equation.invars], tally)
+            values.update(zip(equation.outvars, outputs, strict=True))
+        return [value(x) for x in jaxpr.outvars]
 
-    def _equation(
-        self, equation: Any, given: Values, wants: Flags, tally: Counter[str], times: int
-    ) -> Values:
-        name, parameters = equation.primitive.name, equation.params
-        match name:
+    def _add_one(self, equation: Any, given: Values, tally: Counter[str]) -> Values:
+        match equation.primitive.name:
             case "while":
-                return self._while(parameters, given, wants, tally, times)
+                return self._add_while(equation, given, tally)
             case "scan":
-                return self._scan(equation, given, wants, tally, times)
+                return self._add_scan(equation, given, tally)
             case "cond":
-                return self._cond(parameters["branches"], given, wants, tally, times)
+                return self._add_cond(equation, given, tally)
             case "platform_index":
-                return [platform_taken(parameters["platforms"])]
+                return [_constant(platform_taken(equation.params["platforms"]))]
         inner = called(equation)
         if inner is not None:
-            return self.walk(inner, given, wants, tally, times)
-        _add(tally, dict(_of_one(equation)), times)
-        if not any(wants):
-            return [None] * len(wants)
-        return _computed(equation, given)
+            return self.add(inner, given, tally)
+        tally.update(dict(_operations_of(equation)))
+        return _compute(equation, given)
 
-    def _cond(
-        self, branches: Sequence[Any], given: Values, wants: Flags, tally: Counter[str], times: int
-    ) -> Values:
-        index, *rest = given
+    def _add_cond(self, equation: Any, given: Values, tally: Counter[str]) -> Values:
+        branches, index, rest = equation.params["branches"], given[0], given[1:]
         if index is not None:
-            return self.walk(branches[int(index)], rest, wants, tally, times)
+            return self.add(branches[int(self._decide(index))], rest, tally)
         tallies = [Counter[str]() for _ in branches]
         for branch, branch_tally in zip(branches, tallies, strict=True):
-            self.walk(branch, rest, wants, branch_tally)
+            self.add(branch, rest, branch_tally)
         cheapest = min(tallies, key=_cost)
-        _add(tally, cheapest, times)
-        return [None] * len(wants)
+        tally.update(cheapest)
+        return [None] * len(equation.outvars)
 
-    def _while(
-        self, parameters: Any, given: Values, wants: Flags, tally: Counter[str], times: int
-    ) -> Values:
-        condition, body = parameters["cond_jaxpr"], parameters["body_jaxpr"]
-        of_condition, rest = _split(given, parameters["cond_nconsts"])
-        of_body, carried = _split(rest, parameters["body_nconsts"])
-        needed = self._of_while(parameters, _known(given), wants)[1]
-        carried = [x if flag else None for x, flag in zip(carried, needed, strict=True)]
-        trips = fori_trips(parameters, of_condition, carried)
-        if trips is not None and not any(wants) and not self._varies(body, of_body, carried):
-            self.walk(body, [*of_body, *[None] * len(carried)], wants, tally, times * trips)
-            return [None] * len(wants)
+    def _add_while(self, equation: Any, given: Values, tally: Counter[str]) -> Values:
+        condition, body = equation.params["cond_jaxpr"], equation.params["body_jaxpr"]
+        of_condition, rest = _split(given, equation.params["cond_nconsts"])
+        of_body, carried = _split(rest, equation.params["body_nconsts"])
+        trips = self._trips(equation.params, [*of_condition, *carried])
+        if trips is not None:
+            loop, one_step = object(), Counter[str]()
+            self.add(body, [*of_body, *(_vary(x, loop) for x in carried)], one_step)
+            if loop not in self._decisive:
+                _add_times(tally, one_step, trips)
+                return _compute(equation, given)
         while True:
-            (goes_on,) = self.walk(condition, [*of_condition, *carried], (True,), tally, times)
+            (goes_on,) = self.add(condition, [*of_condition, *carried], tally)
             if goes_on is None:
                 raise NotImplementedError(
                     "the length of a loop depends on numbers that are not known; give arrays"
                     " rather than shapes, or count another implementation"
                 )
-            if not bool(goes_on):
+            if not self._decide(goes_on):
                 return carried
-            carried = self.walk(body, [*of_body, *carried], needed, tally, times)
+            carried = self.add(body, [*of_body, *carried], tally)
 
-    def _scan(
-        self, equation: Any, given: Values, wants: Flags, tally: Counter[str], times: int
-    ) -> Values:
-        parameters, (constants, carried) = equation.params, parts_of_scan(equation)
-        body, length = parameters["jaxpr"], parameters["length"]
+    def _trips(self, parameters: Any, inputs: Values) -> int | None:
+        """How often `lax.fori_loop` runs; None = the loop is another, or it is not known."""
+        bounds = fori_bounds(parameters)
+        if bounds is None:
+            return None
+        of_condition = dict(zip(opened(parameters["cond_jaxpr"]).invars, inputs, strict=True))
+        ends = [_constant(x.val) if hasattr(x, "val") else of_condition[x] for x in bounds]
+        first, last = ends
+        if first is None or last is None:
+            return None
+        return max(int(self._decide(last)) - int(self._decide(first)), 0)
+
+    def _add_scan(self, equation: Any, given: Values, tally: Counter[str]) -> Values:
+        body, length = equation.params["jaxpr"], equation.params["length"]
+        constants, num_carried = parts_of_scan(equation)
         fixed, rest = _split(given, constants)
-        state, xs = _split(rest, carried)
-        if not any(wants) and not self._varies(body, fixed, [*state, *xs]):
-            nothing = [None] * (len(given) - constants)
-            self.walk(body, [*fixed, *nothing], wants, tally, times * length)
-            return [None] * len(wants)
-        of_state = self._of_scan(equation, _known(given), wants)[1]
-        state = [x if flag else None for x, flag in zip(state, of_state, strict=True)]
-        wanted = (*of_state, *wants[carried:])
-        if not any(wanted):
-            with contextlib.suppress(jax.errors.ConcretizationTypeError):
-                _add(tally, self._all_steps(body, [*fixed, *state], xs), times)
-                return [None] * len(wants)
-        collected: list[Any] = [[] for _ in wants[carried:]]
-        order = range(length)[:: -1 if parameters["reverse"] else 1]
-        for i in order:
-            of_step = [x if x is None else x[i] for x in xs]
-            outputs = self.walk(body, [*fixed, *state, *of_step], wanted, tally, times)
-            state = outputs[:carried]
-            for many, output in zip(collected, outputs[carried:], strict=True):
-                many.append(output)
-        stacked = [[many[i] for i in order] for many in collected]
-        known = [many and all(x is not None for x in many) for many in stacked]
-        ys = [jnp.stack(x) if flag else None for x, flag in zip(stacked, known, strict=True)]
-        return [*state, *ys]
+        carried, xs = _split(rest, num_carried)
+        steps = range(length)[:: -1 if equation.params["reverse"] else 1]
+        for i in steps:
+            loop, one_step = object(), Counter[str]()
+            of_step = [_vary(x, loop) for x in [*carried, *(_row(x, i) for x in xs)]]
+            carried = self.add(body, [*fixed, *of_step], one_step)[:num_carried]
+            if loop not in self._decisive:  # each step is as this one
+                _add_times(tally, one_step, length - steps.index(i))
+                return _compute(equation, given)
+            tally.update(one_step)
+        collected = _compute(equation, given)[num_carried:]
+        return [*carried, *collected]
 
-    def _all_steps(self, body: Any, fixed: Values, xs: Values) -> Counter[str]:
-        """What the steps of a loop compute that do not depend on each other, side by side.
-
-        Raises:
-          jax.errors.ConcretizationTypeError: a branch depends on the step.
-        """
-        wanted = (False,) * len(opened(body).outvars)
-
-        @jax.jit
-        @jax.vmap
-        def step(known: dict[int, Any]) -> dict[str, Any]:
-            tally = Counter[str]()
-            of_step = [known.get(i) for i in range(len(xs))]
-            self.walk(body, [*fixed, *of_step], wanted, tally)
-            return {kind: jnp.asarray(number) for kind, number in tally.items()}
-
-        tally = step({i: x for i, x in enumerate(xs) if x is not None})
-        return Counter({kind: jnp.sum(numbers) for kind, numbers in tally.items()})
-
-    def _varies(self, body: Any, fixed: Values, varying: Values) -> bool:
-        """Whether what a body computes depends on values that change from step to step."""
-        outputs = (False,) * len(opened(body).outvars)
-        return any(self._needs(body, _known([*fixed, *varying]), outputs)[len(fixed) :])
-
-    def _needs(self, program: Any, known: Flags, wanted: Flags) -> Flags:
-        """Which inputs decide what a program computes, or its wanted outputs."""
-        return self._plan(program, known, wanted).inputs
-
-    def _plan(self, program: Any, known: Flags, wanted: Flags) -> _Plan:
-        jaxpr = opened(program)
-        key = (id(jaxpr), known, wanted)
-        if key not in self._plans:
-            self._plans[key] = self._planned(jaxpr, known, wanted)
-        return self._plans[key]
-
-    def _planned(self, jaxpr: Any, known: Flags, wanted: Flags) -> _Plan:
-        can = _chosen(jaxpr.invars, known) | {*jaxpr.constvars}
-
-        def flags(variables: Sequence[Any]) -> Flags:
-            return tuple(hasattr(x, "val") or x in can for x in variables)
-
-        for equation in jaxpr.eqns:
-            outputs = self._outputs(equation, flags(equation.invars))
-            can |= _chosen(equation.outvars, outputs)
-        needed = can & _chosen(jaxpr.outvars, wanted)
-        for equation in reversed(jaxpr.eqns):
-            wants = tuple(x in needed for x in equation.outvars)
-            uses = self._uses(equation, flags(equation.invars), wants)
-            needed |= can & _chosen(equation.invars, uses)
-        inputs = tuple(x in needed for x in jaxpr.invars)
-        return _Plan(frozenset(needed), inputs, flags(jaxpr.outvars))
-
-    def _outputs(self, equation: Any, known: Flags) -> Flags:
-        """Which outputs of an operation are known where these inputs are."""
-        parameters, nothing = equation.params, (False,) * len(equation.outvars)
-        match equation.primitive.name:
-            case "while":
-                return self._of_while(parameters, known, nothing)[0]
-            case "scan":
-                return self._of_scan(equation, known, nothing)[0]
-            case "cond":
-                branches = parameters["branches"]
-                every = [self._plan(branch, known[1:], nothing).outputs for branch in branches]
-                return tuple(known[0] and all(flags) for flags in zip(*every, strict=True))
-        inner = called(equation)
-        if inner is not None:
-            return self._plan(inner, known, nothing).outputs
-        return (all(known),) * len(equation.outvars)
-
-    def _uses(self, equation: Any, known: Flags, wants: Flags) -> Flags:
-        """Which inputs an operation needs for its wanted outputs, or for what it computes."""
-        parameters = equation.params
-        match equation.primitive.name:
-            case "while":
-                return self._of_while(parameters, known, wants)[2]
-            case "scan":
-                return self._of_scan(equation, known, wants)[2]
-            case "cond":
-                every = [self._needs(branch, known[1:], wants) for branch in parameters["branches"]]
-                return (True, *(any(flags) for flags in zip(*every, strict=True)))
-        inner = called(equation)
-        if inner is not None:
-            return self._needs(inner, known, wants)
-        return (any(wants),) * len(equation.invars)
-
-    def _of_while(self, parameters: Any, known: Flags, wants: Flags) -> tuple[Flags, Flags, Flags]:
-        """As `_of_loop`; what its condition needs is needed, too."""
-        condition = parameters["cond_jaxpr"]
-        of_condition, rest = _split(known, parameters["cond_nconsts"])
-        of_body, carried = _split(rest, parameters["body_nconsts"])
-        body = parameters["body_jaxpr"]
-        can = self._of_loop(body, of_body, carried, (), wants)[0]
-        flags = (*of_condition, *can)
-        (ends,) = self._plan(condition, flags, (False,)).outputs
-        uses, of_carried = _split(self._needs(condition, flags, (True,)), len(of_condition))
-        needed = tuple(map(any, zip(wants, of_carried, strict=True)))
-        _, needed, more = self._of_loop(body, of_body, carried, (), needed)
-        return tuple(flag and ends for flag in can), needed, (*uses, *more)
-
-    def _of_scan(self, equation: Any, known: Flags, wants: Flags) -> tuple[Flags, Flags, Flags]:
-        constants, carried = parts_of_scan(equation)
-        fixed, rest = _split(known, constants)
-        return self._of_loop(equation.params["jaxpr"], fixed, *_split(rest, carried), wants)
-
-    def _of_loop(
-        self, body: Any, fixed: Flags, carried: Flags, xs: Flags, wants: Flags
-    ) -> tuple[Flags, Flags, Flags]:
-        """Of a loop: which outputs can be known, which carried values and which inputs it needs."""
-        while True:  # what is known before each step
-            flags = (*fixed, *carried, *xs)
-            outputs = self._plan(body, flags, (False,) * len(wants)).outputs
-            state = tuple(map(all, zip(carried, outputs, strict=False)))
-            if state == carried:
-                break
-            carried = state
-        needed, more = _split(wants, len(carried))
-        while True:
-            uses = self._needs(body, flags, (*needed, *more))
-            of_state = uses[len(fixed) :][: len(carried)]
-            both = tuple(map(any, zip(needed, of_state, strict=True)))
-            if both == needed:
-                return outputs, needed, uses
-            needed = both
+    def _decide(self, value: _Known) -> Any:
+        """The numbers of a value on which it depends what runs."""
+        self._decisive |= value.loops
+        return value.array
 
 
-@dataclasses.dataclass(frozen=True)
-class _Plan:
-    """What is to be computed of a program.
+def _constant(array: Any) -> _Known:
+    return _Known(lambda: array)
 
-    Attributes:
-      needed: variables that are.
-      inputs: whether each input is one of them.
-      outputs: whether each output can be known.
-    """
 
-    needed: frozenset[Any]
-    inputs: Flags
-    outputs: Flags
+def _compute(equation: Any, given: Values) -> Values:
+    """The outputs of an operation whose inputs are all known."""
+    known = [x for x in given if x is not None]
+    if len(known) < len(given):
+        return [None] * len(equation.outvars)
+
+    @functools.cache
+    def outputs() -> Sequence[Any]:
+        results = equation.primitive.bind(*(x.array for x in known), **equation.params)
+        return results if equation.primitive.multiple_results else [results]
+
+    loops = frozenset[object]().union(*(x.loops for x in known))
+
+    def output(i: int) -> _Known:
+        return _Known(lambda: outputs()[i], loops)
+
+    return [output(i) for i in range(len(equation.outvars))]
+
+
+def _vary(x: _Known | None, loop: object) -> _Known | None:
+    """A value that may change from a step of a loop to the next."""
+    return x and _Known(lambda: x.array, x.loops | {loop})
+
+
+def _row(x: _Known | None, i: int) -> _Known | None:
+    return x and _Known(lambda: x.array[i], x.loops)
 
 
 def _cost(tally: Counter[str]) -> tuple[float, ...]:
@@ -338,30 +221,16 @@ def _cost(tally: Counter[str]) -> tuple[float, ...]:
     return tally[PRODUCTS], functions, tally[DIVISION]
 
 
-def _computed(equation: Any, given: Values) -> list[Any]:
-    outputs = equation.primitive.bind(*given, **equation.params)
-    return list(outputs) if equation.primitive.multiple_results else [outputs]
-
-
-def _add(tally: Counter[str], more: Mapping[str, Any], times: Any) -> None:
+def _add_times(tally: Counter[str], more: Counter[str], times: int) -> None:
     for kind, number in more.items():
         tally[kind] += times * number
 
 
-def _chosen(variables: Sequence[Any], flags: Flags) -> set[Any]:
-    pairs = zip(variables, flags, strict=True)
-    return {x for x, flag in pairs if flag and not hasattr(x, "val")}
-
-
-def _known(values: Values) -> Flags:
-    return tuple(x is not None for x in values)
-
-
-def _split(values: Sequence[Any], number: int) -> tuple[Any, Any]:
+def _split(values: Values, number: int) -> tuple[Values, Values]:
     return values[:number], values[number:]
 
 
-def _of_one(equation: Any) -> Iterator[tuple[str, int]]:
+def _operations_of(equation: Any) -> Iterator[tuple[str, int]]:
     """What an operation without others inside computes: kinds of operations, and how many.
 
     Raises:
@@ -374,7 +243,7 @@ def _of_one(equation: Any) -> Iterator[tuple[str, int]]:
     if name == "dot_general":
         yield PRODUCTS, 2 * size * _contracted(equation)
     elif name == "conv_general_dilated":
-        yield PRODUCTS, 2 * size * _of_kernel(equation)
+        yield PRODUCTS, 2 * size * _inputs_of_one_output(equation)
     elif name in _TRANSCENDENTAL or _divides(equation):
         yield name, size
 
@@ -391,7 +260,7 @@ def _contracted(equation: Any) -> int:
     return math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
 
 
-def _of_kernel(equation: Any) -> int:
-    """Inputs that each output is a sum over."""
+def _inputs_of_one_output(equation: Any) -> int:
+    """Inputs of a convolution that each output is a sum over."""
     shape, numbers = equation.invars[1].aval.shape, equation.params["dimension_numbers"]
     return math.prod(shape) // shape[numbers.rhs_spec[0]]

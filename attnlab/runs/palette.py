@@ -23,7 +23,6 @@ __all__ = [
     "REVERSIBLE",
     "ROUNDS",
     "SERIES",
-    "STAGES",
     "by_rounds",
     "of_attention",
     "of_lines",
@@ -91,8 +90,6 @@ SERIES = (
 )
 # LSH by its rounds, where these are what differs: the more, the darker.
 ROUNDS = {1: ("#E8702A", "*"), 2: ("#BE4A00", "s"), 4: ("#8A2F00", "^"), 8: ("#4F1A00", "D")}
-# Areas that touch, told apart by their order and their names as well.
-STAGES = ("#0072B2", "#56B4E9", "#E69F00", "#009E73", "#CC79A7")
 
 
 INK = "#222222"

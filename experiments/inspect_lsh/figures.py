@@ -1,4 +1,4 @@
-"""Figures of `inspect_lsh`: what rounds see, the sizes of buckets, where the time goes."""
+"""Figures of `inspect_lsh`: what rounds see, what pairs are worth, the sizes of buckets."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,15 +7,11 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
 
-from attnlab.bench.case import PASS_TITLES, PASSES
-from attnlab.bench.panels import thousands
 from attnlab.runs import figure_files, palette
 from attnlab.runs.palette import MUTED, SERIES
-from attnlab.runs.units import duration
 from experiments.inspect_lsh.beside import Beside
-from experiments.inspect_lsh.profile import STAGES, Profile
 from experiments.inspect_lsh.quality import Line, Quality, by_line
-from experiments.inspect_lsh.report import Rows, of_beside, of_profile, of_quality
+from experiments.inspect_lsh.report import Rows, of_beside, of_quality
 from experiments.inspect_lsh.settings import Settings
 
 _TITLES = {
@@ -25,20 +21,16 @@ _TITLES = {
     "centering": "Centering",
     "merge": "Merge",
 }
-_COLORS = dict(zip(STAGES, (*palette.STAGES, MUTED), strict=True))
-_DARK = ("hash", "attend", "other")  # stages whose color needs white text
-_LABELLED = 0.045  # smaller shares have no room for their number
 
 
 def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
-    """The figures "quality", "pairs", "buckets" and "shares", those that have rows."""
-    quality, profiles, beside = of_quality(rows), of_profile(rows, ok=True), of_beside(rows)
+    """The figures "quality", "pairs" and "buckets", those that have rows."""
+    quality, beside = of_quality(rows), of_beside(rows)
     with figure_files.style():
         return {
             "quality": _quality(quality, settings) if quality else None,
             "pairs": _pairs(quality, beside, settings) if quality and beside else None,
             "buckets": _buckets(quality, settings) if quality else None,
-            "shares": _shares(profiles) if profiles else None,
         }
 
 
@@ -129,10 +121,10 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
         axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)
         if name != "LSH" and (size := label.partition("-")[2]):  # of one color are several sizes
             at = (xs[0], means[0])
-            _note(axes, size, at, "data", xytext=(4, 4), textcoords="offset points")
+            _note(axes, size, at, xytext=(4, 4), textcoords="offset points")
     for row in of_base:
         at, beneath = (row.means[measures[0]], row.means[measures[1]]), (3, -10)
-        _note(axes, f"{row.num_hashes}", at, "data", xytext=beneath, textcoords="offset points")
+        _note(axes, f"{row.num_hashes}", at, xytext=beneath, textcoords="offset points")
     axes.set(xlim=(0, None), ylim=(0, 1.04), xlabel="share of all pairs that is seen")
     most = axes.get_xlim()[1]
     axes.plot([0, most], [0, most], color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
@@ -190,52 +182,14 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
     return figure
 
 
-def _shares(profiles: Sequence[Profile]) -> Figure:
-    """Stacked bars of the stages' shares, one per length, a panel per pass."""
-    of_pass = {passes: of_profile(profiles, [passes]) for passes in PASSES}
-    shown = {passes: some for passes, some in of_pass.items() if some}
-    case, bars = profiles[0].case, max(map(len, shown.values()))
-    width = min(0.62 * bars * len(shown), 6.4) + 1.8
-    figure = Figure(figsize=(width, 3.8), layout="constrained")
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, (passes, some) in zip(panels, shown.items(), strict=True):
-        places, base = range(len(some)), [0.0] * len(some)
-        for stage in STAGES:
-            heights = [profile.shares[stage] for profile in some]
-            axes.bar(places, heights, 0.8, base, color=_COLORS[stage], label=stage, linewidth=0)
-            for x, height, low in zip(places, heights, base, strict=True):
-                if height >= _LABELLED:
-                    color, at = "white" if stage in _DARK else "black", (x, low + height / 2)
-                    _note(axes, f"{height:.0%}", at, "data", color, ha="center", va="center")
-            base = [low + height for low, height in zip(base, heights, strict=True)]
-        for x, profile in zip(places, some, strict=True):
-            _note(axes, duration(profile.median_seconds), (x, 1.01), "data", ha="center")
-        axes.set_title(PASS_TITLES[passes], pad=18)
-        axes.set_xticks(places, [thousands(profile.case.length) for profile in some])
-        axes.set_xlabel("length n (tokens)")
-        axes.set_ylim(0, 1)
-        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-        axes.tick_params(axis="x", length=0)
-    panels[0].set_ylabel("share of the time")
-    panels[-1].legend(loc="center left", bbox_to_anchor=(1.01, 0.5), reverse=True, frameon=False)
-    figure.suptitle(
-        "Where the time of LSH attention goes; above the bars, the time of one call\n"
-        f"batch {case.batch}, {case.num_heads} heads × {case.head_dim}, {case.mechanism}, "
-        f"chunks of {case.chunk_size}, {case.dtype}{', causal' if case.causal else ''}",
-        x=0.01, ha="left", fontsize=9.5, wrap=True,
-    )  # fmt: skip
-    return figure
-
-
 def _note(
     axes: Any,
     text: str,
     at: tuple[float, float],
-    place: Any = ("axes fraction", "data"),
-    color: str = MUTED,
+    place: Any = "data",
     **how: Any,
 ) -> None:
-    axes.annotate(text, at, xycoords=place, fontsize=8, color=color, annotation_clip=False, **how)
+    axes.annotate(text, at, xycoords=place, fontsize=8, color=MUTED, annotation_clip=False, **how)
 
 
 def _label(line: Line, name: str, is_base: bool) -> str:
@@ -250,6 +204,7 @@ def _center(line: Line) -> str:
 
 
 def _model(rows: Sequence[Quality], settings: Settings) -> str:
-    heads, bits = settings.model_heads[0], rows[0].bits
+    bits = rows[0].bits
     trained = "untrained" if bits is None else f"{bits:.2f} bits a byte"
-    return f"{settings.length} bytes, {settings.num_layers} layers × {heads} heads, {trained}"
+    sizes = f"{settings.num_layers} layers × {settings.num_heads} heads"
+    return f"{settings.length} bytes, {sizes}, {trained}"

@@ -51,14 +51,13 @@ def split(text: inputs.Text, length: int) -> tuple[np.ndarray, np.ndarray]:
 
 def build(settings: Settings, length: int) -> TransformerLM:
     """The model for inputs of `length` bytes; its parameters do not depend on the length."""
-    heads, head_dim = settings.model_heads
-    width = heads * head_dim
+    width = settings.num_heads * settings.head_dim
     config = TransformerConfig(
         NUM_SPECIAL + 256,
         num_layers=settings.num_layers,
         width=width,
         hidden=4 * width,
-        num_heads=heads,
+        num_heads=settings.num_heads,
         pre_norm=True,
         activation=nn.gelu,
         dropout_rate=0.0,

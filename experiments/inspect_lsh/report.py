@@ -1,17 +1,13 @@
-"""The report of `inspect_lsh`: answers, tables and figures, all of them functions of the rows."""
+"""The report of `inspect_lsh`: its answer and its tables, all of them functions of the rows."""
 
 from collections.abc import Iterator, Sequence
 
-from attnlab.bench.case import PASS_TITLES, PASSES, Case
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document
-from attnlab.runs.units import duration
 from experiments.inspect_lsh.beside import Beside
-from experiments.inspect_lsh.profile import STAGES, Profile
 from experiments.inspect_lsh.quality import Quality, by_line, rounds_needed
 from experiments.inspect_lsh.settings import Settings
 
-LISTED = 8  # instructions in a table
 MEASURES = {  # field -> its column, and what it is
     "captured_mass": ("mass", "share of full attention's weight on keys that some round shows"),
     "top_k_recall": ("recall", "share of the keys of largest weight that some round shows"),
@@ -21,26 +17,26 @@ MEASURES = {  # field -> its column, and what it is
     "lonely": ("lonely", "share of the queries that see no key"),
     "largest_bucket": ("largest bucket", "share of all tokens that are in it"),
 }
-Rows = Sequence[Quality | Beside | Profile]
+Rows = Sequence[Quality | Beside]
 
 
-def markdown(done: SoFar[Quality | Beside | Profile], settings: Settings) -> str:
+def markdown(done: SoFar[Quality | Beside], settings: Settings) -> str:
     """The whole report of a run as far as it is done."""
-    quality, profiles, beside = of_quality(done.rows), of_profile(done.rows), of_beside(done.rows)
+    quality, beside = of_quality(done.rows), of_beside(done.rows)
+    found = answer(done.rows, settings)
     return document(
-        "# LSH attention: what it sees, and where its time goes",
-        *(f"**{answer}**" for answer in answers(done.rows, settings)),
+        "# LSH attention: what its hash rounds see",
+        f"**{found}**" if found else "",
         done.how_much("rows"),
         *(_quality(quality, settings) if quality else ()),
         *(_beside(quality, beside) if quality and beside else ()),
-        *(_profile(profiles) if profiles else ()),
         done.missing,
         done.origin,
     )
 
 
 def of_quality(rows: Rows) -> list[Quality]:
-    """The rows of the part quality."""
+    """The rows of LSH attention."""
     return [row for row in rows if isinstance(row, Quality)]
 
 
@@ -49,34 +45,19 @@ def of_beside(rows: Rows) -> list[Beside]:
     return [row for row in rows if isinstance(row, Beside)]
 
 
-def of_profile(rows: Rows, passes: Sequence[str] = PASSES, *, ok: bool = False) -> list[Profile]:
-    """The rows of the part profile, lengths rising; with `ok` those that ran."""
-    some = [row for row in rows if isinstance(row, Profile) and row.case.passes in passes]
-    return sorted(
-        (row for row in some if row.status == "ok" or not ok), key=lambda row: row.case.length
+def answer(rows: Rows, settings: Settings) -> str:
+    """The rounds that the base needs; "" = nothing of it is known yet."""
+    quality = of_quality(rows)
+    if not quality:
+        return ""
+    some = next(iter(by_line(quality).values()))
+    row = rounds_needed(some, settings.target_mass) or some[-1]
+    reached = row.means["captured_mass"]
+    word = "" if reached >= settings.target_mass else "more than "
+    return (
+        f"Rounds for {settings.target_mass:.0%} of the attention mass: {word}"
+        f"{row.num_hashes}, which captured {reached:.1%}."
     )
-
-
-def answers(rows: Rows, settings: Settings) -> Iterator[str]:
-    """A line for each part: the rounds that the base needs, and the largest stage."""
-    if quality := of_quality(rows):
-        some = next(iter(by_line(quality).values()))
-        row = rounds_needed(some, settings.target_mass) or some[-1]
-        reached = row.means["captured_mass"]
-        word = "" if reached >= settings.target_mass else "more than "
-        yield (
-            f"Rounds for {settings.target_mass:.0%} of the attention mass: {word}"
-            f"{row.num_hashes}, which captured {reached:.1%}."
-        )
-    for passes in reversed(PASSES):
-        if profiles := of_profile(rows, [passes], ok=True):
-            last = profiles[-1]
-            stage = max(STAGES, key=last.shares.__getitem__)
-            yield (
-                f"Largest stage of {PASS_TITLES[passes]} at n = {last.case.length}: {stage}, "
-                f"{last.shares[stage]:.1%} of the time."
-            )
-            return
 
 
 def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
@@ -136,72 +117,6 @@ def _beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iterator[str]
     )
 
 
-def _profile(rows: Sequence[Profile]) -> Iterator[str]:
-    yield "## Where the time goes"
-    if of_profile(rows, ok=True):
-        yield "![shares over length](shares.svg)"
-    for passes in PASSES:
-        if some := of_profile(rows, [passes]):
-            yield f"### {PASS_TITLES[passes].capitalize()}"
-            yield table_of_stages(some)
-    for passes in PASSES:
-        if some := of_profile(rows, [passes], ok=True):
-            length = some[-1].case.length
-            yield f"### Largest instructions: {PASS_TITLES[passes]}, n = {length}"
-            yield _largest(some[-1])
-
-
-def table_of_stages(profiles: Sequence[Profile]) -> str:
-    """A row per length: the median time, the fastest under the profiler, and of it the stages."""
-    header = ["n", "buckets", "time", "traced", *STAGES]
-    rows = []
-    for profile in profiles:
-        cells = [profile.message or profile.status, *[""] * (1 + len(STAGES))]
-        if profile.status == "ok":
-            stages = (f"{duration(profile.stages[s])} {profile.shares[s]:.1%}" for s in STAGES)
-            cells = [duration(profile.median_seconds), duration(profile.traced_seconds), *stages]
-        rows.append([str(profile.case.length), str(profile.num_buckets), *cells])
-    return markdown_table(header, rows)
-
-
-def title(case: Case) -> str:
-    """A case as the terminal shows it."""
-    return f"n = {case.length}, {PASS_TITLES[case.passes]}"
-
-
-def line_of_quality(rows: Sequence[Quality | Beside]) -> str:
+def line_of_rows(rows: Sequence[Quality | Beside]) -> str:
     """The new rows of a line, for the terminal."""
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)
-
-
-def line_of_profile(profile: Profile) -> str:
-    """One row as a line for the terminal."""
-    if profile.status != "ok":
-        return f"{profile.status.replace('_', ' ')}: {profile.message}"
-    shares = (f"{stage} {share:.0%}" for stage, share in profile.shares.items())
-    return f"{duration(profile.median_seconds)}: {', '.join(shares)}"
-
-
-def _largest(profile: Profile) -> str:
-    """A table of the largest instructions, and of the largest that belong to no stage."""
-    other = [instruction for instruction in profile.instructions if instruction["stage"] == "other"]
-    listed = [*profile.instructions[:LISTED], *other[:LISTED]]
-    total = sum(profile.stages.values())
-    rows = [
-        [
-            instruction["name"],
-            instruction["stage"],
-            duration(instruction["seconds"]),
-            f"{instruction['seconds'] / total:.1%}",
-            _end_of(instruction["op_name"]),
-        ]
-        for instruction in {instruction["name"]: instruction for instruction in listed}.values()
-    ]
-    return markdown_table(["instruction", "stage", "time", "share", "from"], rows)
-
-
-def _end_of(op_name: str) -> str:
-    """The end of the path that says where an instruction comes from, without loops."""
-    loops = ("while", "body", "closed_call", "eval_jaxpr")
-    steps = [step for step in op_name.split("/") if step not in loops]
-    return "/".join(steps[-3:]) or "(the compiler)"

@@ -26,7 +26,7 @@ from attnlab.studies import run as studies
 from attnlab.studies.study import Study
 from experiments.check import __main__ as check
 from experiments.compare_lengths import run as compare_lengths
-from experiments.inspect_lsh import model, profile
+from experiments.inspect_lsh import model
 from experiments.tables import __main__ as tables
 from experiments.translate import report as translate_report
 from tests.experiments.figures import describe
@@ -117,7 +117,6 @@ def _report_of_run(
             patch.setattr(inputs, "read", lambda path: None)
             patch.setattr(environment, "describe", lambda text: dict(there))
             patch.setattr(model, "split", lambda text, length: (None, None))
-            patch.setattr(profile, "check", lambda cases, num_buckets: None)
         case _:
             assert program is tables
     if name == "compare_lengths":

@@ -1,4 +1,4 @@
-"""The part quality: plan, a small run from end to end, and refusals."""
+"""Quality of hashing: plan, a small run from end to end, and refusals."""
 
 import dataclasses
 import signal
@@ -17,11 +17,10 @@ from experiments.inspect_lsh import beside, report
 from experiments.inspect_lsh import model as byte_model
 from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.quality import Line, Quality, measure, rounds_needed
-from experiments.inspect_lsh.settings import ProfileFlags, Settings
+from experiments.inspect_lsh.settings import Settings
 from tests.experiments.tiny import rows_of
 
 SMALL = Settings(
-    parts=("quality",),
     rounds=(1, 3),
     chunk_sizes=(8, 4),
     bucket_factors=(1.0,),
@@ -35,7 +34,6 @@ SMALL = Settings(
     train_steps=2,
     top_k=3,
 )
-NOT_QUALITY = {field.name for field in dataclasses.fields(ProfileFlags)}
 EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 BASE = Line(8, 12, 8, "none", "union")
 
@@ -43,7 +41,7 @@ BASE = Line(8, 12, 8, "none", "union")
 FLAGS = [
     f"--{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
     for name, value in SMALL.as_json().items()
-    if value not in ([], None) and name not in NOT_QUALITY
+    if value not in ([], None)
 ]
 
 
