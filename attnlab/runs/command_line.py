@@ -22,7 +22,7 @@ from absl import flags
 
 from attnlab.runs import clusters, processes
 from attnlab.runs.errors import Invalid, Stopped, of_system
-from attnlab.runs.flags import Flags, flag_of, kind_of, typed, written
+from attnlab.runs.flags import Flags, command_word, flag_of, kind_of, written
 from attnlab.runs.folder import Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of
 
@@ -224,7 +224,7 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
         if flag_of(field).repeated:
             words += [f"--{field.name}={item}" for item in value]
         else:
-            words.append(typed(field.name, value))
+            words.append(command_word(field.name, value))
     return shlex.join(words)
 
 
@@ -373,8 +373,6 @@ def _make(settings: type[S], values: Mapping[str, Any]) -> S:
     """The settings, with what the library says of sizes that do not fit as one line."""
     try:
         return settings(**values)
-    except Invalid:
-        raise
     except ValueError as error:
         raise Invalid(f"{error}") from error
 

@@ -24,7 +24,7 @@ __all__ = [
     "kind_of",
     "seed_flag",
     "structured",
-    "typed",
+    "command_word",
     "written",
 ]
 
@@ -148,26 +148,25 @@ class Flags:
         """
         unmet = self.unmet_needs()
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
+            value, about = getattr(self, field.name), flag_of(field)
             if field.name not in named or not _is_given(value):
                 continue
-            given, about = typed(field.name, value), flag_of(field)
-            for other in about.not_with:
-                if self._holds(other):
-                    name = other.partition("=")[0]
-                    excluded = typed(name, getattr(self, name))
-                    raise Invalid(f"{given} and {excluded} exclude each other; change or drop one")
-            needs = [f"--{need}".replace(" or ", " or --") for need in self._lacking(about)]
-            if field.name in unmet:
-                needs.append(unmet[field.name])
-            if needs:
-                raise Invalid(f"{given}: needs {needs[0]}; without it leave --{field.name} out")
-
-    def _lacking(self, about: Flag) -> list[str]:
-        return [need for need in about.needs if not any(map(self._holds, need.split(" or ")))]
+            given = command_word(field.name, value)
+            for other in filter(self._holds, about.not_with):
+                name = other.partition("=")[0]
+                excluded = command_word(name, getattr(self, name))
+                raise Invalid(f"{given} and {excluded} exclude each other; change or drop one")
+            lacking = [need for need in about.needs if not self._holds(need)]
+            if lacking or field.name in unmet:
+                need = unmet.get(field.name, "")
+                if lacking:
+                    need = f"--{lacking[0]}".replace(" or ", " or --")
+                raise Invalid(f"{given}: needs {need}; without it leave --{field.name} out")
 
     def _holds(self, condition: str) -> bool:
-        """Whether a flag is given, of "FLAG", or has a value, of "FLAG=VALUE"."""
+        """Whether a flag is given, of "FLAG", or has a value, of "FLAG=VALUE"; or another does."""
+        if " or " in condition:
+            return any(map(self._holds, condition.split(" or ")))
         name, has_value, wanted = condition.partition("=")
         value = getattr(self, name)
         if not has_value:
@@ -284,10 +283,10 @@ def written(value: Any) -> str:
     return str(value)
 
 
-def typed(name: str, value: Any) -> str:
+def command_word(name: str, value: Any) -> str:
     """A flag with its value, as on a command line.
 
-    >>> typed("sizes", (1, 2)), typed("pack", True), typed("pack", False)
+    >>> command_word("sizes", (1, 2)), command_word("pack", True), command_word("pack", False)
     ('--sizes=1,2', '--pack', '--nopack')
     """
     if isinstance(value, bool):

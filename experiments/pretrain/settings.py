@@ -64,10 +64,7 @@ class Settings(TrainFlags):
     )
     tokenizer: str = flag("bytes", f"What a token is: {', '.join(TOKENIZERS)}.", choices=TOKENIZERS)
     vocab_size: int = flag(
-        2000,
-        "Number of ids of sentencepiece, without [MASK].",
-        least=5,
-        not_with="tokenizer=bytes",
+        2000, "Number of ids of sentencepiece, without [MASK].", least=5, not_with="tokenizer=bytes"
     )
     objective: tuple[str, ...] = flag(
         ("mlm_nsp",),
