@@ -79,17 +79,20 @@ def chosen(
     Raises:
       Invalid: flags are missing, or do not go together, or what a launcher set does not.
     """
-    if distributed not in DISTRIBUTED:
-        raise Invalid(f"--distributed={distributed}: no such; valid: {', '.join(DISTRIBUTED)}")
     given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
-    if distributed != "explicit":
-        for name, value in given.items():
-            if value is not None:
-                raise Invalid(f"--{name}={value}: needs --distributed=explicit")
+    got = " ".join(f"--{name}={x}" for name, x in given.items() if x is not None)
+    if distributed != "explicit" and not got:
         return seen(os.environ) if distributed == "auto" else None
-    if coordinator is None or num_processes is None or process_id is None:
-        missing = [f"--{name}" for name, x in given.items() if x is None]
-        raise Invalid(f"--distributed=explicit needs {', '.join(missing)} as well")
+    if (
+        distributed != "explicit"
+        or coordinator is None
+        or num_processes is None
+        or process_id is None
+    ):
+        raise Invalid(
+            "--distributed=explicit, --coordinator, --num_processes and --process_id go together; "
+            f"got {got or 'the first'} alone; give all four or none"
+        )
     cluster = Cluster("--distributed=explicit", coordinator, num_processes, process_id)
     return cluster if num_processes > 1 else None
 

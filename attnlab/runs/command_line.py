@@ -22,7 +22,7 @@ from absl import flags
 
 from attnlab.runs import clusters, processes
 from attnlab.runs.errors import Invalid, Stopped, of_system
-from attnlab.runs.flags import Flags, flag_of, kind_of, written
+from attnlab.runs.flags import Flags, command_word, flag_of, kind_of, written
 from attnlab.runs.folder import Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of
 
@@ -39,7 +39,7 @@ _DISK = {
     errno.ENOENT,
     errno.EIO,
 }
-CHECKS = (None, "words", "flags", "files")
+CHECKS = ("words", "flags", "files")
 PROCESS_FLAGS = ("distributed", "coordinator", "num_processes", "process_id")
 _UNITS = {"k": 2**10, "m": 2**20}
 S = TypeVar("S", bound=Flags)
@@ -100,8 +100,6 @@ def _run(
             return 0
         asked: dict[str, Any] = {flag: defined[flag].value for flag in PROCESS_FLAGS}
         cluster = clusters.chosen(**asked)
-        if defined.check not in CHECKS:
-            raise Invalid(f"--check={defined.check}: no such; valid: {', '.join(CHECKS[1:])}")
         if defined.check == "words":
             return 0
         chosen, folder = _chosen(name, defined, settings, free)
@@ -223,12 +221,10 @@ def command(name: str, kind: type[Flags], values: Mapping[str, Any]) -> str:
         value = given.get(field.name, field.default)
         if value == defaults[field.name]:
             continue
-        if isinstance(value, bool):
-            words.append(f"--{field.name}" if value else f"--no{field.name}")
-        elif flag_of(field).repeated:
+        if flag_of(field).repeated:
             words += [f"--{field.name}={item}" for item in value]
         else:
-            words.append(f"--{field.name}={written(value)}")
+            words.append(command_word(field.name, value))
     return shlex.join(words)
 
 
@@ -287,7 +283,8 @@ def _defined(settings: type[Flags], *, keeps: bool) -> flags.FlagValues:
         "Ends after a check, as launchers make it before they submit: words, that each flag is "
         "one; flags, that they go together; files, that what they name is there."
     )
-    flags.DEFINE_string("check", None, check, flag_values=values)
+    flags.DEFINE_enum("check", None, CHECKS, check, flag_values=values)
+    values["check"].help = check  # absl writes the values before it
     flags.DEFINE_bool("help", False, "Show this text.", short_name="h", flag_values=values)
     return values
 
@@ -298,7 +295,8 @@ def _define_processes(values: flags.FlagValues) -> None:
         "Processes of this run: auto, those of the cluster that is seen (SLURM, TPU slices, GKE, "
         "SkyPilot); off, this one alone; explicit, those that the next three flags say."
     )
-    flags.DEFINE_string("distributed", "auto", how, flag_values=values)
+    flags.DEFINE_enum("distributed", "auto", clusters.DISTRIBUTED, how, flag_values=values)
+    values["distributed"].help = how  # absl writes the values before it
     address = "Address HOST:PORT of the first process."
     flags.DEFINE_string("coordinator", None, address, flag_values=values)
     count = "Number of processes."
@@ -317,9 +315,6 @@ def _parsed(values: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
         raise Invalid(f"{rest[0]!r} is not a flag; write --name=value")
     places = ("output_dir", "run_dir", "resume")
     given = [name for name in places if name in values and values[name].present]
-    for name in given:
-        if not values[name].value:
-            raise Invalid(f"--{name}= is empty; give a folder")
     if len(given) > 1:
         both = " and ".join(f"--{name}" for name in given)
         raise Invalid(f"{both} exclude each other; drop one")
@@ -342,16 +337,16 @@ def _chosen(
     name: str, values: flags.FlagValues, settings: type[S], free: Collection[str]
 ) -> tuple[S, Folder]:
     """The settings that the flags say, or a folder's own, and the folder."""
+    for flag in values:
+        if values[flag].present and values[flag].value in ([], ""):
+            raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
     kinds = kind_of(settings)
     ours = [values[field.name] for field in dataclasses.fields(settings)]
-    typed = {x.name: _value(x, kinds[x.name]) for x in ours if x.present}
-    named = dict(typed)
+    words = {x.name: _value(x, kinds[x.name]) for x in ours if x.present}
+    named = dict(words)
     for field in dataclasses.fields(settings):
         if flag_of(field).is_path and named.get(field.name):
             named[field.name] = _absolute(named[field.name])
-    for flag, value in named.items():
-        if value in ((), ""):
-            raise Invalid(f"--{flag}= is empty; give a value, or leave it out")
     path = None
     for flag in ("run_dir", "resume"):
         given: Any = values[flag].value if flag in values else None
@@ -361,17 +356,25 @@ def _chosen(
                 folder = Folder.kept(name, path, flag=flag)
                 kept = _resumed(folder, named, settings, free)
                 if values.check != "flags":
-                    kept.require_files(typed)
+                    kept.require_files(words)
                     kept.require_installed()
                 return kept, folder
-    chosen = settings(**{**settings.of_place(named), **settings.implied(named), **named})
+    chosen = _make(settings, {**settings.of_place(named), **settings.implied(named), **named})
     if values.check != "flags":
-        chosen.require_files(typed)
+        chosen.require_files(words)
     chosen.check_named(named)
     if values.check != "flags":
         chosen.require_installed()
     parent = Path(values.output_dir if "output_dir" in values else "")
     return chosen, Folder.fresh(name, parent, chosen.as_json(), path=path)
+
+
+def _make(settings: type[S], values: Mapping[str, Any]) -> S:
+    """The settings, with what the library says of sizes that do not fit as one line."""
+    try:
+        return settings(**values)
+    except ValueError as error:
+        raise Invalid(f"{error}") from error
 
 
 def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
@@ -400,6 +403,7 @@ def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Col
             )
     changed = {name: value for name, value in named.items() if name in free}
     kept = dataclasses.replace(kept, **changed)
+    kept.check_named(changed)
     folder.settings |= {name: kept.as_json()[name] for name in changed}  # those of rows to come
     return kept
 

@@ -1,4 +1,4 @@
-"""Settings as a dataclass: a field is a flag, with its help and the values that it may have."""
+"""Settings as a dataclass: a field is a flag, with its help, its values and what it needs."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ __all__ = [
     "kind_of",
     "seed_flag",
     "structured",
+    "command_word",
     "written",
 ]
 
@@ -45,6 +46,10 @@ class Flag:
       is_path: whether it is a file or folder that must exist, kept as an absolute path.
       repeated: whether a tuple's flag is given once for each element, which may have commas.
       twice: whether a tuple may have a value twice also where `Flags.once` is set.
+      needs: conditions without which the flag would count for nothing: "FLAG", that it is given, or
+        "FLAG=VALUE", that it has the value or is a tuple with it; alternatives have " or " between
+        them. They are checked where the flag is on the command line.
+      not_with: conditions that exclude the flag, each as in `needs`, without alternatives.
     """
 
     help: str
@@ -56,6 +61,8 @@ class Flag:
     is_path: bool = False
     repeated: bool = False
     twice: bool = False
+    needs: tuple[str, ...] = ()
+    not_with: tuple[str, ...] = ()
 
 
 def flag(default: Any, help: str, **about: Any) -> Any:
@@ -64,8 +71,11 @@ def flag(default: Any, help: str, **about: Any) -> Any:
     Args:
       default: value without the flag; None = something else decides, and `help` says what.
       help: text that --help shows for the flag.
-      **about: other fields of `Flag`.
+      **about: other fields of `Flag`; `needs` and `not_with` may be one string.
     """
+    for name in ("needs", "not_with"):
+        if isinstance(about.get(name), str):
+            about[name] = (about[name],)
     return dataclasses.field(default=default, metadata={"flag": Flag(help, **about)})
 
 
@@ -123,6 +133,10 @@ class Flags:
         """
         return {}
 
+    def unmet_needs(self) -> Mapping[str, str]:
+        """What flags need and do not have, in words, where no declaration can say it."""
+        return {}
+
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing.
 
@@ -130,20 +144,46 @@ class Flags:
           named: names of the flags on the command line.
 
         Raises:
-          Invalid: one of them is not used; the message says why.
+          Invalid: one of them needs what is not there, or excludes what is.
         """
+        unmet = self.unmet_needs()
+        for field in dataclasses.fields(self):
+            value, about = getattr(self, field.name), flag_of(field)
+            if field.name not in named or not _is_given(value):
+                continue
+            given = command_word(field.name, value)
+            for other in filter(self._holds, about.not_with):
+                name = other.partition("=")[0]
+                excluded = command_word(name, getattr(self, name))
+                raise Invalid(f"{given} and {excluded} exclude each other; change or drop one")
+            lacking = [need for need in about.needs if not self._holds(need)]
+            if lacking or field.name in unmet:
+                need = unmet.get(field.name, "")
+                if lacking:
+                    need = f"--{lacking[0]}".replace(" or ", " or --")
+                raise Invalid(f"{given}: needs {need}; without it leave --{field.name} out")
 
-    def require_files(self, typed: Mapping[str, Any]) -> None:
+    def _holds(self, condition: str) -> bool:
+        """Whether a flag is given, of "FLAG", or has a value, of "FLAG=VALUE"; or another does."""
+        if " or " in condition:
+            return any(map(self._holds, condition.split(" or ")))
+        name, has_value, wanted = condition.partition("=")
+        value = getattr(self, name)
+        if not has_value:
+            return _is_given(value)
+        return wanted in map(str, value if isinstance(value, tuple) else (value,))
+
+    def require_files(self, named: Mapping[str, Any]) -> None:
         """Refuses paths at which there is nothing.
 
         Args:
-          typed: values of the flags on the command line, whose paths may be relative.
+          named: values of the flags on the command line, whose paths may be relative.
 
         Raises:
           Invalid: there is no such file or folder.
         """
         for field in dataclasses.fields(self):
-            paths = typed.get(field.name, getattr(self, field.name)) or ()
+            paths = named.get(field.name, getattr(self, field.name)) or ()
             if flag_of(field).is_path:
                 for path in (paths,) if isinstance(paths, str) else paths:
                     if not Path(path).exists():
@@ -243,6 +283,22 @@ def written(value: Any) -> str:
     return str(value)
 
 
+def command_word(name: str, value: Any) -> str:
+    """A flag with its value, as on a command line.
+
+    >>> command_word("sizes", (1, 2)), command_word("pack", True), command_word("pack", False)
+    ('--sizes=1,2', '--pack', '--nopack')
+    """
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no{name}"
+    return f"--{name}={written(value)}"
+
+
+def _is_given(value: Any) -> bool:
+    """Whether a value is one, not the lack of it: 0 is, and False, None, () and "" are not."""
+    return value not in ((), "", None) and value is not False
+
+
 def _first_of(names: Collection[str]) -> str:
     """Three names, and how many more there are."""
     more = [f"{len(names) - 3} more"] if len(names) > 3 else []
@@ -251,22 +307,28 @@ def _first_of(names: Collection[str]) -> str:
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
     about, given = flag_of(field), f"--{field.name}={written(value)}"
-    if value == () and field.default:
-        raise Invalid(f"{given} is empty; give a value, such as {written(field.default)}")
     for item in value if isinstance(value, tuple) else (value,):
         if item is None:
             continue
-        of_several = f"{given}: {written(item)}" if isinstance(value, tuple) else given
         if about.choices and item not in about.choices:
             raise Invalid(f"{given}: no {item!r}; valid: {', '.join(about.choices)}")
         if isinstance(item, float) and not math.isfinite(item):
             raise Invalid(f"{given}: give a finite number")
-        if about.least is not None and item < about.least:
-            raise Invalid(f"{of_several} is too small; give at least {about.least:g}")
-        if about.most is not None and item > about.most:
-            raise Invalid(f"{of_several} is too large; give at most {about.most:g}")
-        if about.above is not None and not item > about.above:
-            raise Invalid(f"{of_several} is too small; give more than {about.above:g}")
-        below = _NUMBERS if about.below is None and isinstance(item, int) else about.below
-        if below is not None and not item < below:
-            raise Invalid(f"{of_several} is too large; give less than {below:.0f}")
+        outside = _find_bound(about, item)
+        if outside is not None:
+            which = f": {written(item)}" if isinstance(value, tuple) else ""
+            raise Invalid(f"{given}{which} is too {outside}")
+
+
+def _find_bound(about: Flag, item: Any) -> str | None:
+    """On which side of its range a value is, and what to give; None = it is in its range."""
+    if about.least is not None and item < about.least:
+        return f"small; give at least {about.least:g}"
+    if about.most is not None and item > about.most:
+        return f"large; give at most {about.most:g}"
+    if about.above is not None and not item > about.above:
+        return f"small; give more than {about.above:g}"
+    below = _NUMBERS if about.below is None and isinstance(item, int) else about.below
+    if below is not None and not item < below:
+        return f"large; give less than {below:.0f}"
+    return None

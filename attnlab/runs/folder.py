@@ -297,13 +297,14 @@ def _write(path: Path, text: str) -> None:
 def fresh_folder(parent: Path, name: str) -> Path:
     """Makes `parent`/NAME-DATE-TIME, never one that exists."""
     stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    for i in range(1, 1000):
-        path = parent / (stamp if i == 1 else f"{stamp}-{i}")
+    number = 1
+    while True:
+        path = parent / (stamp if number == 1 else f"{stamp}-{number}")
         try:
             path.mkdir(parents=True)
         except FileExistsError:
             if not parent.is_dir():
                 raise
+            number += 1
         else:
             return path
-    raise Invalid(f"--output_dir={parent}: no free name for {stamp}")

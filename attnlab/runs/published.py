@@ -51,12 +51,9 @@ def read(path: Path, *, keys: int = 1) -> Table:
       keys: number of the first columns that name a row together, such as "global, dot".
 
     Raises:
-      Invalid: it is missing, or its first line does not say where it comes from.
+      Invalid: its first line does not say where it comes from.
     """
-    try:
-        first, header, *body = path.read_text(encoding="utf-8").splitlines()
-    except OSError as error:
-        raise Invalid(f"published table {path}: {error.strerror}; use a whole checkout") from None
+    first, header, *body = path.read_text(encoding="utf-8").splitlines()
     mark = "# source: "
     if not first.startswith(mark):
         raise Invalid(f"{path}: line 1 must begin with {mark!r}; got {first[:40]!r}")

@@ -1,31 +1,17 @@
-"""How long the rest of a run takes, by the time that its steps and items took so far."""
+"""How long the rest of a run takes, by the time that its items took so far."""
 
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from statistics import fmean, median_low
+from statistics import fmean
 from typing import Any, TypeVar
 
 from attnlab.runs.rows import Kept
 
-__all__ = ["of_items", "of_steps", "rounded", "said", "spent"]
+__all__ = ["of_items", "rounded", "said", "spent"]
 
 Item = TypeVar("Item", bound=Hashable)
-
-
-def of_steps(left: int, stretches: Sequence[tuple[int, float]]) -> float:
-    """Seconds of the steps that are left, by pairs of steps and seconds: left · √(mean · median).
-
-    The mean counts a pause in full, such as other work on the machine, and the median, of two the
-    shorter, not at all.
-
-    >>> of_steps(100, [(10, 1.0), (10, 1.0), (10, 10.0)]), of_steps(4, [(1, 1.0), (1, 17.0)])
-    (20.0, 12.0)
-    """
-    steps, seconds = map(sum, zip(*stretches, strict=True))
-    return left * math.sqrt(seconds / steps * median_low(s / n for n, s in stretches))
 
 
 def of_items(

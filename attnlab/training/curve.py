@@ -188,7 +188,7 @@ class Progress:
         self._last = (start, meter.seconds)  # from where steps are timed
         self._first, self._row = start + 1, start - meter.steps
         self._compiling = self._said = self._beside = 0.0
-        self._stretches: list[tuple[int, float]] = []
+        self._warm = self._last  # from where the time that is left is estimated
         self._rate: tuple[int, float] | None = None
 
     def seconds(self) -> float:
@@ -206,11 +206,12 @@ class Progress:
         """What to say after a step: of the first, which compiles, and once a minute; else ""."""
         (before, then), now = self._last, self.seconds()
         if step == self._first:
-            self._compiling, self._last = now - then, (step, now)
+            self._compiling = now - then
+            self._last = self._warm = (step, now)
             line = f"the first step, which compiles, took {now - then:.1f} s"
         elif now - self._said > 60:
             line = f"{(step - before) / (now - then - self._beside):.3g} steps/s"
-            line += self._left(step, (step - before, now - then))
+            line += self._left(step)
         else:
             return ""
         self._said = now
@@ -221,7 +222,6 @@ class Progress:
         (before, then), now = self._last, self.seconds()
         if step > before:
             took = max(now - then, 1e-9)
-            self._stretches.append((step - before, took))
             self._rate = step - before, max(took - self._beside, 1e-9)
             self._last, self._beside = (step, now), 0.0
         # The first step is a row of its own where every step is.
@@ -245,11 +245,13 @@ class Progress:
         """A validation for a terminal."""
         return f"{self._at(step)}  validation: {self._means(row)}"
 
-    def _left(self, step: int, *more: tuple[int, float]) -> str:
-        stretches = [*self._stretches, *more]
-        if not stretches or step == self.steps:
+    def _left(self, step: int) -> str:
+        """The steps that are left take what those behind the first one took, with validations."""
+        first, then = self._warm
+        if step in (first, self.steps):
             return ""
-        return f"  {remaining.said(remaining.of_steps(self.steps - step, stretches))}"
+        seconds = (self.steps - step) * (self.seconds() - then) / (step - first)
+        return f"  {remaining.said(seconds)}"
 
     def _at(self, step: int) -> str:
         return f"step {step:>{len(str(self.steps))}}/{self.steps}"

@@ -110,11 +110,13 @@ class TrainFlags(Flags):
         None,
         "Number of devices; on a CPU as many as asked for are made. Without it: all.",
         least=1,
+        not_with=("target", "mesh"),
     )
     mesh: str | None = flag(
         None,
         "Sizes of a mesh, such as data:4,model:2: data divides the batch and the state, model "
         "heads and hidden units, sequence positions. Without it: the batch alone is divided.",
+        not_with=("devices", "parallel=pmap"),
     )
     num_workers: int = flag(
         0,
@@ -132,6 +134,7 @@ class TrainFlags(Flags):
         (),
         "Accelerators, such as h100 or v5e-8, which need not be here: with --dry_run a step of "
         "each model is compiled for them, for its memory and its time at their peak.",
+        needs="dry_run",
     )
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(
@@ -145,10 +148,6 @@ class TrainFlags(Flags):
             raise Invalid(
                 f"--tune={written(self.tune)}: give two factors at least, or --learning_rate alone"
             )
-        if self.target and not self.dry_run:
-            raise Invalid(f"--target={written(self.target)}: needs --dry_run; give both")
-        if self.num_workers and self.without_workers:
-            raise Invalid(f"--num_workers={self.num_workers}: {self.without_workers}; leave it out")
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -166,11 +165,15 @@ class TrainFlags(Flags):
         recipe, least = preset.get(field.name, field.default), int(flag_of(field).least or 0)
         return {**preset, field.name: fitted_warmup(recipe, named["steps"], least)}
 
+    def unmet_needs(self) -> Mapping[str, str]:
+        """Of processes that prepare data: data that they could prepare."""
+        if not self.num_workers or not self.without_workers:
+            return {}
+        return {"num_workers": f"data to prepare, but {self.without_workers}"}
+
     def check_named(self, named: Collection[str]) -> None:
         """Refuses flags that would count for nothing, and a warm-up without an end."""
         super().check_named(named)
-        if self.target and "devices" in named:
-            raise Invalid(f"--devices={self.devices}: --target says how many; leave it out")
         steps, warmup_steps = self.steps, getattr(self, "warmup_steps", 0)
         if "warmup_steps" in named and steps is not None and warmup_steps >= steps:
             raise Invalid(f"--warmup_steps={warmup_steps}: must be fewer than --steps={steps}")
@@ -269,10 +272,6 @@ class TrainFlags(Flags):
 
     def _sizes(self, mesh: str) -> dict[str, int]:
         """The axes of a mesh and their sizes, of "data:4,model:2"."""
-        for name in ("devices", "parallel"):
-            default = type(self).__dataclass_fields__[name].default
-            if getattr(self, name) != default:
-                raise Invalid(f"--mesh says it all, under jit; leave --{name} out")
         try:
             return mesh_sizes(mesh)
         except ValueError as error:

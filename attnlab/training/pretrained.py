@@ -68,10 +68,6 @@ class BertSizes:
     def __post_init__(self) -> None:
         flag = f"--attention={self.attention}"
         attentions.require_attention(flag, self.attention, self.num_layers)
-        if self.width % self.num_heads:
-            raise Invalid(
-                f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
-            )
         self.build(vocab_size=1)
 
     @property

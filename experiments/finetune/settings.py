@@ -1,7 +1,7 @@
 """Settings of `finetune`, checked before anything is made."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 from pathlib import Path
 
 from attnlab.runs.errors import Invalid
@@ -13,10 +13,7 @@ from experiments.finetune.made import MADE, TASK_OF
 
 TASKS = ("classify", "tag", "span")
 STARTS = ("tuned", "frozen", "scratch")
-_FILES = ("train_file", "dev_file", "test_file")
-_OF_MADE = ("input", "train_examples", "test_examples", "held_out")
 _SIZES = ("num_layers", "width", "hidden", "num_heads", "max_length")
-_OF_SCRATCH = ("tokenizer", "vocab_size", *_SIZES)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,26 +23,42 @@ class Settings(TrainFlags):
     without_workers = "examples are encoded at once"
 
     task: str = flag("classify", f"Kind of task: {', '.join(TASKS)}.", choices=TASKS)
-    train_file: str | None = flag(None, "Labelled examples to train on.", is_path=True)
+    train_file: str | None = flag(
+        None, "Labelled examples to train on.", is_path=True, not_with="made"
+    )
     dev_file: str | None = flag(
-        None, "Labelled examples to choose a checkpoint on, of the same shape.", is_path=True
+        None,
+        "Labelled examples to choose a checkpoint on, of the same shape.",
+        is_path=True,
+        not_with="made",
     )
     test_file: str | None = flag(
-        None, "Labelled examples to test on. Without it: --dev_file.", is_path=True
+        None, "Labelled examples to test on. Without it: --dev_file.", is_path=True, not_with="made"
     )
     columns: tuple[str, ...] = flag(
         (),
         "Names, or numbers without a header, of the columns with the text or both texts, and of "
         "the label, the last. Without it: the usual ones of GLUE.",
+        needs="task=classify",
+        not_with="made",
     )
     made: str | None = flag(
-        None, f"Task that is made of --input, in place of files: {', '.join(MADE)}.", choices=MADE
+        None,
+        f"Task that is made of --input, in place of files: {', '.join(MADE)}.",
+        choices=MADE,
+        needs="input",
     )
-    input: str | None = flag(None, "Text for --made, as `pretrain` has it.", is_path=True)
-    train_examples: int = flag(1000, "Examples of --made to train on.", least=1)
-    test_examples: int = flag(1000, "Examples of --made to test on.", least=1)
+    input: str | None = flag(
+        None, "Text for --made, as `pretrain` has it.", is_path=True, needs="made"
+    )
+    train_examples: int = flag(1000, "Examples of --made to train on.", least=1, needs="made")
+    test_examples: int = flag(1000, "Examples of --made to test on.", least=1, needs="made")
     held_out: float = flag(
-        0.1, "Share of the documents that --made tests on, the last ones.", above=0, below=1
+        0.1,
+        "Share of the documents that --made tests on, the last ones.",
+        above=0,
+        below=1,
+        needs="made",
     )
     init_from: tuple[str, ...] = flag(
         (), "Folders of runs of `pretrain`, whose models are trained on the task.", is_path=True
@@ -63,7 +76,9 @@ class Settings(TrainFlags):
         below=2**29,
     )
     steps: int | None = flag(None, "Number of steps. Without it: those of --epochs.", least=1)
-    epochs: int = flag(3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1)
+    epochs: int = flag(
+        3, "Epochs, where --steps is not given; the paper has 2 to 4.", least=1, not_with="steps"
+    )
     validate_every: int | None = flag(
         None,
         "Number of steps between validations, each with a checkpoint. Without it: a fifth of all, "
@@ -75,65 +90,49 @@ class Settings(TrainFlags):
         5e-5, "Learning rate at its peak; the paper has 5e-5, 3e-5 or 2e-5.", above=0
     )
     frozen_learning_rate: float = flag(
-        1e-2, "Learning rate of a frozen model's classifier.", above=0
+        1e-2, "Learning rate of a frozen model's classifier.", above=0, needs="starts=frozen"
     )
     cut: bool = flag(False, "Whether examples that are too long lose their end.")
     tokenizer: str = flag(
-        "sentencepiece", "Of a run without --init_from: what a token is.", choices=TOKENIZERS
+        "sentencepiece",
+        "Of a run without --init_from: what a token is.",
+        choices=TOKENIZERS,
+        not_with="init_from",
     )
-    vocab_size: int = flag(2000, "Likewise: number of ids of sentencepiece.", least=5)
-    num_layers: int = flag(2, "Likewise: number of layers.", least=1)
-    width: int = flag(128, "Likewise: width of the model.", least=1)
-    hidden: int = flag(512, "Likewise: hidden width of the feed-forward networks.", least=1)
-    num_heads: int = flag(4, "Likewise: number of heads.", least=1)
-    max_length: int = flag(128, "Likewise: number of positions.", least=5)
+    vocab_size: int = flag(
+        2000,
+        "Likewise: number of ids of sentencepiece.",
+        least=5,
+        not_with=("init_from", "tokenizer=bytes"),
+    )
+    num_layers: int = flag(2, "Likewise: number of layers.", least=1, not_with="init_from")
+    width: int = flag(128, "Likewise: width of the model.", least=1, not_with="init_from")
+    hidden: int = flag(
+        512, "Likewise: hidden width of the feed-forward networks.", least=1, not_with="init_from"
+    )
+    num_heads: int = flag(4, "Likewise: number of heads.", least=1, not_with="init_from")
+    max_length: int = flag(128, "Likewise: number of positions.", least=5, not_with="init_from")
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.made is None:
-            if self.train_file is None or self.dev_file is None:
-                raise Invalid("give --train_file and --dev_file, or --made=TASK and --input")
-        else:
-            if files := [name for name in _FILES if getattr(self, name) is not None]:
-                raise Invalid(f"--{files[0]}: --made={self.made} makes the examples; leave it out")
-            if self.input is None:
-                raise Invalid(f"--made={self.made}: needs --input, a text")
-            if self.columns:
-                raise Invalid(f"--columns={written(self.columns)}: a made task has no file")
-        if self.columns and (self.kind != "classify" or len(self.columns) not in (2, 3)):
+        if self.made is None and (self.train_file is None or self.dev_file is None):
+            raise Invalid("give --train_file and --dev_file, or --made=TASK and --input")
+        if self.columns and len(self.columns) not in (2, 3):
             raise Invalid(
-                f"--columns={written(self.columns)}: of classify, give TEXT,LABEL or "
-                "FIRST,SECOND,LABEL"
+                f"--columns={written(self.columns)}: give TEXT,LABEL or FIRST,SECOND,LABEL"
             )
-        pretrained = [name for name in self.starts if name != "scratch"]
-        if pretrained and not self.init_from:
-            raise Invalid(f"--starts={pretrained[0]}: needs --init_from, a run of `pretrain`")
+        self.sizes()
 
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        super().check_named(named)
-        if {"epochs", "steps"} <= {*named}:
-            raise Invalid(
-                f"--epochs={self.epochs} and --steps={self.steps} both say how long; give one"
-            )
-        for name in sorted(named):
-            if name in _OF_MADE and self.made is None:
-                raise Invalid(f"--{name}={written(getattr(self, name))}: needs --made")
-            if name == "task" and self.made is not None and self.task != self.kind:
-                raise Invalid(f"--task={self.task}: --made={self.made} is {self.kind}")
-            if name in _OF_SCRATCH and self.init_from:
-                raise Invalid(
-                    f"--{name}={written(getattr(self, name))}: --init_from says it; leave it out"
-                )
-            if name == "vocab_size" and self.tokenizer == "bytes":
-                raise Invalid(f"--{name}={self.vocab_size}: bytes have their own; leave it out")
-            if name == "learning_rate" and {*self.started()} == {"frozen"}:
-                raise Invalid(
-                    f"--{name}={self.learning_rate:g}: of --starts=frozen it is "
-                    "--frozen_learning_rate"
-                )
-            if name == "frozen_learning_rate" and "frozen" not in self.started():
-                raise Invalid(f"--{name}={self.frozen_learning_rate:g}: needs --starts=frozen")
+    def unmet_needs(self) -> Mapping[str, str]:
+        """Of tasks, starts and their learning rates."""
+        unmet = dict(super().unmet_needs())
+        if self.made is not None and self.task != self.kind:
+            unmet["task"] = f"another --made, as {self.made} is {self.kind}"
+        if self.starts and not self.init_from and set(self.starts) != {"scratch"}:
+            unmet["starts"] = "--init_from, a run of `pretrain`"
+        if set(self.started()) == {"frozen"}:
+            unmet["learning_rate"] = "other --starts, as that of frozen is --frozen_learning_rate"
+        return unmet
 
     @property
     def kind(self) -> str:

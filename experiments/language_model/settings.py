@@ -1,8 +1,7 @@
 """Settings of `language_model`, checked before anything is made."""
 
 import dataclasses
-import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attnlab.mechanisms.attentions import REFORMER, grammar, in_models, require_model
@@ -17,17 +16,9 @@ from experiments.language_model.models import Sizes, build, rounds_of, shares_qk
 VOCABULARIES = ("bytes", "characters")
 TASKS = ("text", "copy")
 COPY_LAYERS = 1  # of the models that learn to copy: the proof is that one finds what is far
-# Flags that one task alone reads.
-ONLY_FOR = {
-    "text": (
-        *("models", "lengths", "eval_rounds", "validate_every", "batch_size", "batch_tokens"),
-        *("steps", "learning_rate", "schedule", "warmup_steps", "b2", "epsilon", "clip_norm"),
-        *("num_layers", "num_heads", "head_dim", "hidden", "positions", "axial_shape"),
-        *("axial_widths", "dropout_rate", "attention_dropout_rate", "input", "vocabulary"),
-        "equal_bits",
-    ),
-    "copy": ("copy_models", "copy_distance", "copy_steps"),
-}
+# What flags need that one task alone reads.
+_TEXT = "tasks=text"
+_COPY = "tasks=copy"
 
 # 19 million parameters and 1.3 billion tokens, 14 times enwik8's training part.
 _GPU = {
@@ -82,15 +73,15 @@ PRESETS = {"cpu": {}, "gpu": _GPU, "paper": _PAPER}
 class Settings(TrainFlags):
     """The flags of `language_model`, those of every training and its own."""
 
-    without_workers = "windows are cut from memory, which needs no process"
+    without_workers = "windows are cut from memory"
     presets = PRESETS
 
     preset: str = preset_flag(PRESETS)
     input: str | None = flag(
-        None, "A file of text. Without it: the project's own sources.", is_path=True
+        None, "A file of text. Without it: the project's own sources.", is_path=True, needs=_TEXT
     )
     vocabulary: str = flag(
-        "bytes", f"What a token is: {', '.join(VOCABULARIES)}.", choices=VOCABULARIES
+        "bytes", f"What a token is: {', '.join(VOCABULARIES)}.", choices=VOCABULARIES, needs=_TEXT
     )
     models: tuple[str, ...] = flag(
         ("exact", "shared", "window-128", "lsh-1", "lsh-2", "lsh-4", "lsh-8"),
@@ -98,8 +89,11 @@ class Settings(TrainFlags):
         "such as window-128+lsh-4; reversible-MODEL, of layers that keep no activations; chunked-"
         "MODEL, with feed-forward networks for 1024 positions at a time; and reformer, "
         f"{REFORMER}.",
+        needs=_TEXT,
     )
-    lengths: tuple[int, ...] = flag((512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2)
+    lengths: tuple[int, ...] = flag(
+        (512, 1024, 2048), "Tokens in a window; 4k is 4096.", least=2, needs=_TEXT
+    )
     seeds: tuple[int, ...] = seeds_flag((0, 1, 2))
     tasks: tuple[str, ...] = flag(
         TASKS,
@@ -107,106 +101,108 @@ class Settings(TrainFlags):
         "by --copy_models with the first of --seeds.",
         choices=TASKS,
     )
-    steps: int = flag(1000, "Number of steps of a training.", least=1)
+    steps: int = flag(1000, "Number of steps of a training.", least=1, needs=_TEXT)
     batch_size: int | None = flag(
         None,
         "Number of windows in a step, over all devices. Without it: what --batch_tokens makes.",
         least=1,
+        needs=_TEXT,
     )
-    batch_tokens: int = flag(2048, "Tokens in a step, the same at every length.", least=1)
-    learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0)
+    batch_tokens: int = flag(
+        2048,
+        "Tokens in a step, the same at every length.",
+        least=1,
+        not_with="batch_size",
+        needs=_TEXT,
+    )
+    learning_rate: float = flag(3e-3, "Learning rate at its peak.", above=0, needs=_TEXT)
     schedule: str = flag(
-        "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES
+        "linear", "Course of the learning rate behind its warm-up.", choices=SCHEDULES, needs=_TEXT
     )
     warmup_steps: int = flag(
-        100, "Steps until the learning rate's peak. Without it: half of --steps at most.", least=1
+        100,
+        "Steps until the learning rate's peak. Without it: half of --steps at most.",
+        least=1,
+        needs=_TEXT,
     )
-    b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1)
-    epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0)
-    clip_norm: float = flag(1.0, "Largest norm of the gradient; 0 = no limit.", least=0)
-    validate_every: int = flag(250, "Steps between validations, each with a checkpoint.", least=1)
-    num_layers: int = flag(2, "Layers of a model.", least=1)
-    num_heads: int = flag(2, "Heads of a layer; the width is num_heads * head_dim.", least=1)
-    head_dim: int = flag(64, "Width of one head.", least=1)
-    hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1)
+    b2: float = flag(0.98, "Decay of Adam's second moment.", above=0, below=1, needs=_TEXT)
+    epsilon: float = flag(1e-8, "Epsilon of Adam.", above=0, needs=_TEXT)
+    clip_norm: float = flag(
+        1.0, "Largest norm of the gradient; 0 = no limit.", least=0, needs=_TEXT
+    )
+    validate_every: int = flag(
+        250, "Steps between validations, each with a checkpoint.", least=1, needs=_TEXT
+    )
+    num_layers: int = flag(2, "Layers of a model.", least=1, needs=_TEXT)
+    num_heads: int = flag(
+        2, "Heads of a layer; the width is num_heads * head_dim.", least=1, needs=_TEXT
+    )
+    head_dim: int = flag(64, "Width of one head.", least=1, needs=_TEXT)
+    hidden: int = flag(512, "Hidden width of the feed-forward network.", least=1, needs=_TEXT)
     positions: str = flag(
         "rotary",
         "Kind of positions: rotary, sinusoid, learned, axial; alibi and relative are biases of the "
         "logits, which models of exact attention and windows take.",
         choices=("rotary", "sinusoid", "learned", "axial", *POSITION_BIASES),
+        needs=_TEXT,
     )
     axial_shape: tuple[int, ...] = flag(
         (),
         "Rows of the tables of axial positions; their product is the length.",
         least=1,
         twice=True,
+        needs=(_TEXT, "positions=axial"),
     )
     axial_widths: tuple[int, ...] = flag(
-        (), "Widths of these tables; their sum is the model's width.", least=1, twice=True
+        (),
+        "Widths of these tables; their sum is the model's width.",
+        least=1,
+        twice=True,
+        needs=(_TEXT, "positions=axial"),
     )
-    dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
-    attention_dropout_rate: float = flag(0.0, "Rate of dropout on the weights.", least=0, below=1)
+    dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1, needs=_TEXT)
+    attention_dropout_rate: float = flag(
+        0.0, "Rate of dropout on the weights.", least=0, below=1, needs=_TEXT
+    )
     chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
     eval_rounds: tuple[int, ...] = flag(
-        (1, 2, 4, 8), "Rounds that each trained lsh is evaluated with.", least=1
+        (1, 2, 4, 8), "Rounds that each trained lsh is evaluated with.", least=1, needs=_TEXT
     )
     equal_bits: float = flag(
         0.01,
         "A model counts as equal to exact attention where its extra bits per byte are at most "
         "this, up to the upper end of their 95 % interval over three seeds at least.",
         least=0,
+        needs=_TEXT,
     )
     copy_models: tuple[str, ...] = flag(
-        ("window-128", "lsh-4"), "Models that learn to copy across --copy_distance tokens."
+        ("window-128", "lsh-4"),
+        "Models that learn to copy across --copy_distance tokens.",
+        needs=_COPY,
     )
-    copy_distance: int = flag(1024, "Tokens across which the copy task copies.", least=17)
-    copy_steps: int = flag(600, "Number of steps on the copy task.", least=1)
+    copy_distance: int = flag(
+        1024, "Tokens across which the copy task copies.", least=17, needs=_COPY
+    )
+    copy_steps: int = flag(600, "Number of steps on the copy task.", least=1, needs=_COPY)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):
                 require_model(f"--{flags}={written(getattr(self, flags))}", name, num_layers)
-        if self.positions == "rotary" and self.head_dim % 2:
-            raise Invalid(
-                f"--head_dim={self.head_dim}: rotary positions turn pairs; give an even number, or "
-                "other --positions"
-            )
         hashing = [name for name in self.models if shares_qk(name)]
         if hashing and self.positions in POSITION_BIASES:
             raise Invalid(
                 f"--positions={self.positions}: LSH takes no bias of the logits; give other "
                 f"--positions, or --models without {', '.join(hashing)}"
             )
-        if self.num_heads * self.head_dim % 2:
-            raise Invalid(
-                f"--num_heads={self.num_heads} --head_dim={self.head_dim}: their product is the "
-                "width of sines and cosines, an even number; change one of them"
-            )
         if "text" in self.tasks:
             self.batch_sizes()
-        self._check_axial()
-        for name in filter(mentioned, (*self.models, *self.copy_models)):
-            for length in self.lengths:
+        for length in self.lengths:
+            self.sizes().config(vocab_size=1, length=length)
+            for name in filter(mentioned, (*self.models, *self.copy_models)):
                 build(name, self.sizes(), vocab_size=1, length=length)
-
-    def _check_axial(self) -> None:
-        named = f"--axial_shape={written(self.axial_shape)}"
-        if self.positions != "axial":
-            if self.axial_shape or self.axial_widths:
-                raise Invalid(f"{named}: needs --positions=axial")
-            return
-        width = self.num_heads * self.head_dim
-        if set(self.lengths) != {math.prod(self.axial_shape)}:
-            raise Invalid(
-                f"{named}: the product must be the one length of --lengths={written(self.lengths)}"
-            )
-        if len(self.axial_shape) != len(self.axial_widths) or sum(self.axial_widths) != width:
-            raise Invalid(
-                f"--axial_widths={written(self.axial_widths)}: give as many as --axial_shape, "
-                f"whose sum is the width, {width}"
-            )
 
     @classmethod
     def fitted(cls, preset: Mapping[str, Any], named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -215,29 +211,16 @@ class Settings(TrainFlags):
             preset = {name: x for name, x in preset.items() if not name.startswith("axial_")}
         return super().fitted(preset, named)
 
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        super().check_named(named)
-        for name in sorted(named):
-            task = next((task for task, flags in ONLY_FOR.items() if name in flags), None)
-            if task is not None and task not in self.tasks:
-                raise Invalid(
-                    f"--{name}={written(getattr(self, name))}: needs {task} in --tasks="
-                    f"{written(self.tasks)}"
-                )
-        of_text = "text" in self.tasks and any(map(rounds_of, self.models))
-        of_copy = "copy" in self.tasks and any(map(rounds_of, self.copy_models))
-        for name, hashes in {"eval_rounds": of_text, "chunk_size": of_text or of_copy}.items():
-            if name in named and not hashes:
-                raise Invalid(
-                    f"--{name}={written(getattr(self, name))}: none of the models hashes; leave it "
-                    "out"
-                )
-        if {"batch_size", "batch_tokens"} <= {*named}:
-            raise Invalid(
-                f"--batch_size={self.batch_size} and --batch_tokens={self.batch_tokens} both say "
-                "how many windows a step has; give one"
-            )
+    def unmet_needs(self) -> Mapping[str, str]:
+        """Of what is said of hashing: a model that hashes."""
+        unmet = dict(super().unmet_needs())
+        in_text = "text" in self.tasks and any(map(rounds_of, self.models))
+        in_copy = "copy" in self.tasks and any(map(rounds_of, self.copy_models))
+        if not in_text:
+            unmet["eval_rounds"] = "lsh among --models"
+        if not (in_text or in_copy):
+            unmet["chunk_size"] = "lsh among the models"
+        return unmet
 
     def batch_sizes(self) -> dict[int, int]:
         """The number of windows in a step, by length."""

@@ -92,7 +92,7 @@ class LengthEffect(Study[Settings, Drawn]):
         self, cell: Cell, training: Training, trained: Trained, place: Path
     ) -> Iterator[Evaluation]:
         settings = self.settings
-        tokenizer, longest = Numbers(settings.num_symbols + 1), settings.lengths[-1]
+        tokenizer, longest = Numbers(settings.num_symbols + 1), max(settings.lengths)
 
         def read(tokens: Any) -> list[list[str]]:
             return [tokenizer.decode(row).split() for row in np.asarray(tokens).tolist()]

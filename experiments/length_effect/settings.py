@@ -4,8 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from attnlab.data.tasks import Copy, Reversal, SymbolTask
-from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import flag
 from attnlab.training.flags import TrainFlags
 
 TASKS: Mapping[str, type[SymbolTask]] = {"copy": Copy, "reversal": Reversal}
@@ -38,11 +37,6 @@ class Settings(TrainFlags):
     examples: int = flag(200, "Number of test words of each length.", least=1)
     embed_features: int = flag(64, "Width of the embeddings.", least=1)
     hidden_features: int = flag(128, "Width of a state, and so of the fixed vector.", least=1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if list(self.lengths) != sorted(self.lengths):
-            raise Invalid(f"--lengths={written(self.lengths)}: give lengths that rise")
 
     def words(
         self, shortest: int, longest: int, part: int, seed: int, size: int | None = None

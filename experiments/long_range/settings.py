@@ -1,7 +1,7 @@
 """Settings of `long_range`, checked before anything is made."""
 
 import dataclasses
-from collections.abc import Collection
+from collections.abc import Mapping
 
 import flax.linen as nn
 import jax.numpy as jnp
@@ -69,22 +69,38 @@ class Settings(TrainFlags):
         choices=STARTS,
     )
     train_file: str | None = flag(
-        None, "Texts to train on: a label, a tab and a text in each line; .gz too.", is_path=True
+        None,
+        "Texts to train on: a label, a tab and a text in each line; .gz too.",
+        is_path=True,
+        needs="tasks=text",
+        not_with="tfds_name",
     )
     validation_file: str | None = flag(
-        None, "Texts to validate on. Without it: the last tenth of --train_file.", is_path=True
+        None,
+        "Texts to validate on. Without it: the last tenth of --train_file.",
+        is_path=True,
+        needs="tasks=text",
+        not_with="tfds_name",
     )
-    test_file: str | None = flag(None, "Texts to test on.", is_path=True)
+    test_file: str | None = flag(
+        None, "Texts to test on.", is_path=True, needs="tasks=text", not_with="tfds_name"
+    )
     tfds_name: str | None = flag(
-        None, "Name of a prepared TFDS data set of texts and labels, in place of files."
+        None,
+        "Name of a prepared TFDS data set of texts and labels, in place of files.",
+        needs="tasks=text",
     )
-    data_dir: str = flag("~/tensorflow_datasets", "Folder of the TFDS data sets.")
+    data_dir: str = flag(
+        "~/tensorflow_datasets", "Folder of the TFDS data sets.", needs="tfds_name"
+    )
     pooling: str = flag(
         "first",
         "State that is classified: first, of a [CLS] token, or mean.",
         choices=("first", "mean"),
     )
-    min_length: int = flag(32, "Number of tokens of the shortest ListOps example.", least=4)
+    min_length: int = flag(
+        32, "Number of tokens of the shortest ListOps example.", least=4, needs="tasks=listops"
+    )
     length: int = flag(256, "Number of tokens of an input; longer texts are cut off.", least=8)
     num_layers: int = flag(2, "Number of layers.", least=1)
     width: int = flag(64, "Width of the model.", least=1)
@@ -93,9 +109,15 @@ class Settings(TrainFlags):
     chunk_size: int = flag(16, "Number of slots of LSH that are attended together.", least=1)
     dropout_rate: float = flag(0.0, "Rate of dropout.", least=0, below=1)
     steps: int = flag(1000, "Number of steps.", least=1)
-    pretrain_steps: int = flag(1000, "Number of steps before those, where pretrained.", least=1)
+    pretrain_steps: int = flag(
+        1000, "Number of steps before those, where pretrained.", least=1, needs="starts=pretrained"
+    )
     mask_share: float = flag(
-        0.15, "Share of an input's tokens that are masked before.", above=0, below=1
+        0.15,
+        "Share of an input's tokens that are masked before.",
+        above=0,
+        below=1,
+        needs="starts=pretrained",
     )
     batch_size: int = flag(32, "Number of examples in a step, over all devices.", least=1)
     learning_rate: float = flag(1e-3, "Learning rate at its peak.", above=0)
@@ -105,7 +127,10 @@ class Settings(TrainFlags):
     weight_decay: float = flag(0.0, "Share of the parameters that a step takes off.", least=0)
     validate_every: int = flag(500, "Steps between validations, each with a checkpoint.", least=1)
     test_examples: int = flag(
-        512, "Number of examples of the tests and validations that are drawn.", least=1
+        512,
+        "Number of examples of the tests and validations that are drawn.",
+        least=1,
+        needs="tasks=listops or tasks=retrieval",
     )
     dtype: str = flag("float32", "Type of the activations.", choices=DTYPES)
 
@@ -114,56 +139,27 @@ class Settings(TrainFlags):
         for name in self.mechanisms:
             given = f"--mechanisms={written(self.mechanisms)}"
             require_attention(given, name, self.num_layers)
-        if self.width % self.num_heads:
-            raise Invalid(
-                f"--width={self.width} --num_heads={self.num_heads}: give heads that divide it"
-            )
         if "listops" in self.tasks and self.min_length > self.length - 1:
             raise Invalid(
                 f"--min_length={self.min_length}: examples have at most {self.length - 1} tokens "
                 "beside [CLS]; give a smaller one"
             )
-        self._check_data()
+        has_files = self.train_file is not None and self.test_file is not None
+        if "text" in self.tasks and not (has_files or self.tfds_name):
+            raise Invalid(
+                "--tasks=text needs data: give --train_file and --test_file, or --tfds_name alone"
+            )
         if "pretrained" in self.starts:
             self.loop(seed=0, steps=self.pretrain_steps)
         for name in self.mechanisms:
             self.layers(name, vocab_size=1)
 
-    def _check_data(self) -> None:
-        files = {"train_file": self.train_file, "test_file": self.test_file}
-        given = [name for name, path in files.items() if path] + ["tfds_name"] * bool(
-            self.tfds_name
-        )
-        if "text" not in self.tasks and (given or self.validation_file):
-            name = (given or ["validation_file"])[0]
-            raise Invalid(
-                f"--{name}={getattr(self, name)}: only text reads data; add it to --tasks"
-            )
-        if "text" in self.tasks and given not in (list(files), ["tfds_name"]):
-            raise Invalid(
-                "--tasks=text needs data: give --train_file and --test_file, or --tfds_name alone"
-            )
-
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        super().check_named(named)
-        for name in ("pretrain_steps", "mask_share"):
-            if name in named and "pretrained" not in self.starts:
-                raise Invalid(
-                    f"--{name}={getattr(self, name)}: nothing is pre-trained; add pretrained to "
-                    "--starts"
-                )
-        drawn, made = {"listops"} & {*self.tasks}, {*self.tasks} - {"text"}
-        for name, counts, where in (
-            ("chunk_size", any("lsh" in x for x in self.mechanisms), "of LSH attention"),
-            ("min_length", drawn, "of ListOps"),
-            ("test_examples", made, "of tasks that are drawn"),
-            ("validation_file", not self.tfds_name, "of files"),
-        ):
-            if name in named and not counts:
-                raise Invalid(f"--{name}={getattr(self, name)}: {where} alone; leave it out")
-        if "data_dir" in named and not self.tfds_name:
-            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
+    def unmet_needs(self) -> Mapping[str, str]:
+        """Of what is said of hashing: an attention that hashes."""
+        unmet = dict(super().unmet_needs())
+        if not any("lsh" in name for name in self.mechanisms):
+            unmet["chunk_size"] = "lsh among --mechanisms"
+        return unmet
 
     def layers(self, name: str, vocab_size: int) -> tuple[TransformerConfig, tuple[nn.Module, ...]]:
         """The configuration, and the attentions that the layers repeat."""

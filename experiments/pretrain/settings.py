@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Collection
 
 from attnlab.mechanisms.attentions import grammar, in_models
 from attnlab.runs.errors import Invalid
@@ -64,7 +63,9 @@ class Settings(TrainFlags):
         0.1, "Share of the documents, the last ones, to validate on.", above=0, below=1
     )
     tokenizer: str = flag("bytes", f"What a token is: {', '.join(TOKENIZERS)}.", choices=TOKENIZERS)
-    vocab_size: int = flag(2000, "Number of ids of sentencepiece, without [MASK].", least=5)
+    vocab_size: int = flag(
+        2000, "Number of ids of sentencepiece, without [MASK].", least=5, not_with="tokenizer=bytes"
+    )
     objective: tuple[str, ...] = flag(
         ("mlm_nsp",),
         "Objectives, a training each: mlm_nsp (masked tokens and following segments), mlm (masked "
@@ -126,12 +127,6 @@ class Settings(TrainFlags):
                 f"{self.max_length} positions; give shorter pairs"
             )
         self.sizes()
-
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        super().check_named(named)
-        if "vocab_size" in named and self.tokenizer == "bytes":
-            raise Invalid(f"--vocab_size={self.vocab_size}: bytes have their own; leave it out")
 
     def sizes(self) -> BertSizes:
         """The sizes of all models."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
@@ -15,6 +15,7 @@ from experiments.translate.recipes import PRESETS, RECIPES, VOCAB_SIZES, Recipe
 from experiments.translate.variants import Variant, require_fits, variants
 
 SPLITS = ("train", "validation", "test")
+_TEXT = "data_files or tfds_name"
 TFDS = "~/tensorflow_datasets"  # the folder in which TFDS keeps its data sets
 
 
@@ -34,24 +35,35 @@ class Settings(TrainFlags):
         200, "Number of steps between validations, each with a checkpoint.", least=1
     )
     data_files: tuple[str, ...] = flag(
-        (), "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too.", is_path=True
+        (),
+        "Text to train on: SOURCE,TARGET with aligned lines, or one TSV; .gz too.",
+        is_path=True,
+        not_with="preset=dates",
     )
     validation_files: tuple[str, ...] = flag(
         (),
         "Text to validate on, as in --data_files. Without it: 1 % of --data_files before the last.",
         is_path=True,
+        needs=("data_files", "test_files"),
     )
     test_files: tuple[str, ...] = flag(
         (),
         "Text to test on, as in --data_files. Without it: the last 1 % of --data_files.",
         is_path=True,
+        needs=("data_files", "validation_files"),
     )
     tfds_name: str | None = flag(
-        None, "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files."
+        None,
+        "Name of a prepared TFDS data set, such as wmt14_translate/de-en, in place of files.",
+        not_with=("data_files", "preset=dates"),
     )
-    data_dir: str | None = flag(None, f"Folder of the TFDS data sets. Without it: {TFDS}.")
+    data_dir: str | None = flag(
+        None, f"Folder of the TFDS data sets. Without it: {TFDS}.", needs="tfds_name"
+    )
     direction: str | None = flag(
-        None, "Languages of the TFDS data set, SOURCE-TARGET: de-en. Without it: its own order."
+        None,
+        "Languages of the TFDS data set, SOURCE-TARGET: de-en. Without it: its own order.",
+        needs="tfds_name",
     )
     dropout_rate: float | None = flag(
         None, "Dropout rate of every model. Without it: the recipe's.", least=0, below=1
@@ -61,6 +73,7 @@ class Settings(TrainFlags):
         "Size of each vocabulary: the Transformer has a joint one, other models one a side. "
         "Without it: the preset's.",
         least=1,
+        needs=_TEXT,
     )
     max_length: int = flag(
         40, "Tokens of the longest pair to train on; a translation may have 20 more.", least=1
@@ -77,6 +90,7 @@ class Settings(TrainFlags):
         "Exponent of the search's length penalty; of several, that with the best translations of "
         "the validation split.",
         least=0,
+        not_with="beam_size=1",
     )
     average: int | None = flag(
         None,
@@ -120,17 +134,19 @@ class Settings(TrainFlags):
         None,
         "TSV of pairs to draw the alignments of. Without it: some of the test split.",
         is_path=True,
+        needs=_TEXT,
     )
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_files()
-        self._check_data()
-        if self.pack and self.models != ("transformer",):
-            raise Invalid(
-                "--pack: only the Transformer keeps packed pairs apart; give --models=transformer"
-            )
-        self._check_attention()
+        for name in ("data_files", "validation_files", "test_files"):
+            files = getattr(self, name)
+            if len(files) > 2:
+                raise Invalid(
+                    f"--{name}={written(files)}: give the source and the target file, or one TSV"
+                )
+        if self.direction and not re.fullmatch("[^-]+-[^-]+", self.direction):
+            raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
         for variant in self.variants():
             if variant.changed:
                 require_fits(variant, self.recipe(variant).sizes, self.max_length)
@@ -143,83 +159,24 @@ class Settings(TrainFlags):
         preset = {"preset": "cpu"} if of_data and "preset" not in named else {}
         return {**preset, **super().implied({**preset, **named})}
 
-    def check_named(self, named: Collection[str]) -> None:
-        """Refuses flags that would count for nothing."""
-        super().check_named(named)
-        if "length_penalty" in named and self.beam_size == 1:
-            raise Invalid(
-                f"--length_penalty={written(self.length_penalty)}: greedy search has none; leave "
-                "it out, or give a larger --beam_size"
-            )
-        if "draw_file" in named and {*self.models} == {"rnn_encdec"}:
-            raise Invalid(
-                f"--draw_file={self.draw_file}: rnn_encdec has no attention to draw; leave it out"
-            )
-        if "dropout_rate" in named and all(
-            "dropout_rate" in dict(x.changed) for x in self.variants()
-        ):
-            raise Invalid(
-                f"--dropout_rate={self.dropout_rate:g}: --set says it of every model; leave it out"
-            )
-
-    def _check_attention(self) -> None:
-        recipes = {variant: self.recipe(variant) for variant in self.variants()}
-        of_hard = any(one.sizes.get("attention") == "hard" for one in recipes.values())
-        for name in ("reinforce", "entropy"):
-            if (given := getattr(self, name)) is not None and not of_hard:
-                raise Invalid(
-                    f"--{name}={given:g}: needs hard attention; give "
-                    "--set=rnn_search.attention=hard"
-                )
-        others = {variant.model for variant in recipes} - {"rnn_search"}
-        if self.doubly_stochastic is not None and others:
-            raise Invalid(
-                f"--doubly_stochastic={self.doubly_stochastic:g}: RNNsearch has it, and not "
-                f"{', '.join(sorted(others))}; give --models=rnn_search"
-            )
-
-    def _check_files(self) -> None:
-        if self.tfds_name and self.data_files:
-            raise Invalid(
-                f"--tfds_name={self.tfds_name} and --data_files are two data sets; give one"
-            )
-        for name in ("data_files", "validation_files", "test_files"):
-            files = getattr(self, name)
-            if len(files) > 2:
-                raise Invalid(
-                    f"--{name}={written(files)}: give the source and the target file, or one TSV"
-                )
-            if files and not self.data_files:
-                raise Invalid(f"--{name}={written(files)}: needs --data_files as well")
-        if bool(self.validation_files) != bool(self.test_files):
-            raise Invalid(
-                "--validation_files and --test_files go together: give both, or none to hold out "
-                "the last two percent of --data_files"
-            )
-
-    def _check_data(self) -> None:
-        if self.direction and not re.fullmatch("[^-]+-[^-]+", self.direction):
-            raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
-        if self.direction and not self.tfds_name:
-            raise Invalid(f"--direction={self.direction}: needs --tfds_name; files have one order")
-        if self.data_dir and not self.tfds_name:
-            raise Invalid(f"--data_dir={self.data_dir}: needs --tfds_name, whose folder it is")
-        if self.has_text and self.preset == "dates":
-            others = ", ".join(name for name in PRESETS if name != "dates")
-            raise Invalid(f"--preset=dates has its own data; with yours give one of: {others}")
-        if self.has_text:
-            return
-        of_text = {
-            "draw_file": "of dates, the first of the test split are drawn",
-            "vocab_size": "dates are read as bytes",
-        }
-        for name, why in of_text.items():
-            if (given := getattr(self, name)) is not None:
-                raise Invalid(f"--{name}={given}: needs text; {why}")
-        if self.preset != "dates":
-            raise Invalid(
-                f"--preset={self.preset} needs text: give --data_files=SOURCE,TARGET or --tfds_name"
-            )
+    def unmet_needs(self) -> Mapping[str, str]:
+        """Of what some models alone have, those models."""
+        unmet = dict(super().unmet_needs())
+        recipes = [self.recipe(variant) for variant in self.variants()]
+        if self.preset != "dates" and not self.has_text:
+            unmet["preset"] = "--data_files=SOURCE,TARGET or --tfds_name"
+        if self.models != ("transformer",):
+            unmet["pack"] = "--models=transformer, which alone keeps packed pairs apart"
+        if self.models != ("rnn_search",):
+            unmet["doubly_stochastic"] = "--models=rnn_search, which alone has the penalty"
+        if not any(recipe.sizes.get("attention") == "hard" for recipe in recipes):
+            for name in ("reinforce", "entropy"):
+                unmet[name] = "hard attention, --set=rnn_search.attention=hard"
+        if set(self.models) == {"rnn_encdec"}:
+            unmet["draw_file"] = "one of --models with attention"
+        if all("dropout_rate" in dict(variant.changed) for variant in self.variants()):
+            unmet["dropout_rate"] = "one of --models whose rate --set does not say"
+        return unmet
 
     @property
     def has_text(self) -> bool:
@@ -238,22 +195,10 @@ class Settings(TrainFlags):
         """How long a model is trained, how often what is done, and what is kept.
 
         Raises:
-          Invalid: more checkpoints are averaged than there are, or of a training whose last step
+          ValueError: more checkpoints are averaged than there are, or of a training whose last step
             is not known.
         """
-        steps = self.recipe(variant).steps
-        loop = self.loop(steps=steps, seed=seed)
-        wanted = self.average or 0
-        if wanted and self.plateau is not None:
-            raise Invalid(
-                f"--average={wanted}: counts the checkpoints before the last step, which "
-                f"--plateau={self.plateau:g} leaves open; leave one of them out"
-            )
-        if (made := len(loop.last_saved(wanted))) < wanted:
-            raise Invalid(
-                f"--average={wanted}: {variant.title} makes {made} checkpoints in {steps} steps; "
-                "give a smaller number, or a smaller --checkpoint_every"
-            )
+        loop = self.loop(steps=self.recipe(variant).steps, seed=seed)
         return dataclasses.replace(loop, average=self.average)
 
     def recipe(self, variant: Variant) -> Recipe:

@@ -141,5 +141,5 @@ def test_flags_say_all_or_nothing():
     assert explicit(num_processes=1, process_id=0) is None
     with pytest.raises(Invalid, match="process 1 of 1; give an index from 0 to 0"):
         explicit(num_processes=1)
-    with pytest.raises(Invalid, match="needs --coordinator, --num_processes as well"):
+    with pytest.raises(Invalid, match="go together; got --process_id=1 alone; give all four"):
         explicit(coordinator=None, num_processes=None)

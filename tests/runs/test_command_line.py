@@ -78,51 +78,6 @@ def test_without_flags_the_settings_are_the_defaults():
     assert run()[1][0][0] == Settings()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--lengths=1g", "--lengths=1g: give whole numbers, such as 3000, or 4k for 4096"),
-        ("--lengths=k", "--lengths=k: give whole numbers, such as 3000, or 4k for 4096"),
-        ("--rates=x", "--rates=x: give numbers"),
-        ("--lengths=", "--lengths= is empty; give a value, or leave it out"),
-        ("--names=", "--names= is empty; give a value, or leave it out"),
-        ("--input=", "--input= is empty; give a value, or leave it out"),
-        ("--steps=0", "--steps=0 is too small; give at least 1"),
-        ("--steps=2147483648", "--steps=2147483648 is too large; give less than 2147483648"),
-        ("--lengths=1,2048m", "--lengths=1,2147483648: 2147483648 is too large"),
-        ("--names=a", "--names would count for nothing"),
-        ("--output_dir=", "--output_dir= is empty; give a folder"),
-        ("--resume=", "--resume= is empty; give a folder"),
-        ("--resume=a --output_dir=b", "--output_dir and --resume exclude each other; drop one"),
-        ("--run_dir= ", "--run_dir= is empty"),
-        ("--run_dir=a --resume=b", "--run_dir and --resume exclude each other; drop one"),
-        ("--distributed=on", "--distributed=on: no such; valid: auto, off, explicit"),
-        ("--distributed=explicit", "needs --coordinator, --num_processes, --process_id as well"),
-        ("--num_processes=2", "--num_processes=2: needs --distributed=explicit"),
-        ("--distributed=off --process_id=0", "--process_id=0: needs --distributed=explicit"),
-        (
-            "--distributed=explicit --coordinator=x:1 --num_processes=2 --process_id=2",
-            "process 2 of 2; give an index from 0 to 1",
-        ),
-        (
-            "--distributed=explicit --coordinator=x:1 --num_processes=2 --process_id=0",
-            "--distributed=explicit: one runs in one process, not in 2; start one",
-        ),
-        ("--resume=/no/such", "--resume=/no/such: no settings.json there; give a folder that one"),
-        ("--run_dir=a --resume=b", "--run_dir and --resume exclude each other; drop one"),
-        ("--output_dir=gs://a/b", "--output_dir=gs://a/b: give a folder; a bucket is one where it"),
-        ("one", "'one' is not a flag; write --name=value"),
-        ("--length=3", "Did you mean: lengths"),
-        ("--steps=many", "many"),
-        ("--rate", "Missing value"),
-    ],
-)
-def test_a_bad_flag_is_one_line_and_status_2(flags, message, capsys):
-    assert run(*flags.split()) == (2, [])
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("one: ") and err.count("\n") == 1 and message in err
-
-
 def test_a_run_in_a_folder_of_its_own_begins_once_and_then_goes_on(tmp_path):
     (tmp_path / "log.txt").touch()  # a launcher's
     command = [f"--run_dir={tmp_path}", "--lengths=5"]

@@ -101,8 +101,6 @@ def test_what_is_not_counted_has_its_memory_alone(run, monkeypatch):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ("--target=v5e --nodry_run", "--target=v5e: needs --dry_run"),
-        ("--target=v5e --devices=1", "--devices=1: --target says how many; leave it out"),
         ("--target=v99", "--target=v99: no such device"),
         ("--target=v5e:2x2 --batch_size=6", "--batch_size=6: give a multiple of .* = 4 × 1"),
         ("--target=v5e:2x2 --mesh=data:1", "--mesh=data:1 is of 1 devices; --target=v5e:2x2 has 4"),

@@ -51,14 +51,6 @@ def test_all_devices_unless_some_are_asked_for():
         (TrainFlags(mesh="data:2", accumulate=3), "--batch_size=8: give a multiple of devices"),
         (TrainFlags(mesh="batch:2"), "--mesh=batch:2: give axes and their sizes, such as data:4,"),
         (TrainFlags(mesh="data:0"), "--mesh=data:0: give axes and their sizes, such as data:4,"),
-        (
-            TrainFlags(mesh="data:2", devices=2),
-            "--mesh says it all, under jit; leave --devices out",
-        ),
-        (
-            TrainFlags(mesh="data:2", parallel="pmap"),
-            "--mesh says it all, under jit; leave --parallel out",
-        ),
         (TrainFlags(accumulate=3), "--batch_size=8: give a multiple of devices × accumulate = 2 ×"),
     ],
 )

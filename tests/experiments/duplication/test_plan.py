@@ -9,7 +9,6 @@ import pytest
 
 from attnlab import masks
 from attnlab.positions import sinusoids
-from attnlab.runs.errors import Invalid
 from attnlab.studies.study import Cell, Drawn, identity
 from experiments.duplication import attention
 from experiments.duplication.__main__ import (
@@ -36,35 +35,8 @@ def of_preset(name):
     return Settings(preset=name, **PRESETS[name])
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        (
-            {"words": (7,), "chunk_size": 5},
-            "--chunk_size=5: an example of 7 symbols has 16 tokens; give a divisor of that",
-        ),
-        (
-            {"words": (8,), "chunk_size": 2},
-            "--chunk_size=2: 18 tokens make 9 chunks, and as many buckets, which are an even "
-            "number; give another",
-        ),
-        ({"bucket_factor": 3}, "--bucket_factor=3 is too large; give at most 2"),
-        ({"examples": 17}, "--examples=17: give a multiple of 16"),
-    ],
-)
-def test_refuses_bad_settings(changed, message):
-    with pytest.raises(Invalid) as refused:
-        Settings(**changed)
-    assert str(refused.value) == message
-
-
 def test_nine_chunks_do_without_the_grid():
     assert Settings(words=(8,), chunk_size=2, grid=False).hashings() == [BASE]
-
-
-def test_workers_would_have_nothing_to_do():
-    with pytest.raises(Invalid, match="--num_workers=2: examples are drawn, not prepared"):
-        Settings(num_workers=2).check_named(["num_workers"])
 
 
 def test_presets_are_what_they_say():

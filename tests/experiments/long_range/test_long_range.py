@@ -12,7 +12,6 @@ import pytest
 from attnlab.core.tokens import UNK
 from attnlab.mechanisms.attentions import streams
 from attnlab.runs import figure_files
-from attnlab.runs.errors import Invalid
 from attnlab.studies import run
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import (
@@ -29,39 +28,6 @@ from tests.experiments import tiny
 KEPT = Path(__file__).resolve().parents[3] / "experiments/results/cpu/long_range"
 SIZES = {"length": 24, "min_length": 4, "width": 8, "hidden": 8, "num_heads": 2, "num_layers": 1}
 SIZES |= {"test_examples": 5, "batch_size": 4}
-
-
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"mechanisms": ("lsh",)}, "--mechanisms=lsh: no attention 'lsh'; valid: exact, "),
-        ({"num_heads": 5}, "--width=64 --num_heads=5: give heads that divide it"),
-        ({"min_length": 256}, "--min_length=256: examples have at most 255 tokens beside [CLS]"),
-        ({"tasks": ("text",)}, "--tasks=text needs data: give --train_file and --test_file, or"),
-        ({"train_file": "a.tsv"}, "--train_file=a.tsv: only text reads data; add it to --tasks"),
-        ({"mask_share": 1.0}, "--mask_share=1 is too large; give less than 1"),
-        ({"num_workers": 1}, "--num_workers=1: examples are drawn here; leave it out"),
-    ],
-)
-def test_refuses_bad_settings(changed, message):
-    with pytest.raises(Invalid) as refused:
-        Settings(**changed)
-    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ("--mechanisms=exact --chunk_size=8", "--chunk_size=8: of LSH attention alone"),
-        ("--tasks=retrieval --min_length=9", "--min_length=9: of ListOps alone"),
-        ("--tasks=text --tfds_name=a --test_examples=9", "--test_examples=9: of tasks that are"),
-        ("--tasks=text --tfds_name=a --validation_file=tests", "tests: of files alone"),
-        ("--mask_share=0.5", "--mask_share=0.5: nothing is pre-trained"),
-    ],
-)
-def test_a_flag_that_counts_for_nothing_is_refused(flags, said):
-    status, _, err = tiny.run(experiment, *flags.split())
-    assert status == 2 and said in err and err.count("\n") == 1
 
 
 NAMES = ("exact", "additive", "concat", "cosine", "general", "hard", "window-3+exact", "lsh-2")

@@ -80,26 +80,6 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "--input: give a file of text"),
-        (("--masking=80/10/20",), "--masking=80/10/20: give percents"),
-        (("--input=pyproject.toml", "--vocab_size=99"), "--vocab_size=99: bytes have their own"),
-        (("--length=24", "--max_length=20"), "pairs are longer than the model's --max_length=20"),
-        (("--warmup_steps=4", "--steps=4"), "must be fewer than --steps=4"),
-        (("--attention=lsh",), "--attention=lsh: no attention 'lsh'; valid: exact, dot, "),
-        (("--num_heads=3",), "--width=64 --num_heads=3: give heads that divide it"),
-        (("--seeds=1,1",), "--seeds=1,1: give each once"),
-        (("--num_workers=2",), "--num_workers=2: pairs are drawn here"),
-    ],
-)
-def test_flags_that_cannot_be_meant(text, flags, said):
-    given = (f"--input={text}", *flags) if flags else ()
-    status, _, err = run(pretrain, *given)
-    assert status == 2 and said in err and err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
     ("content", "said"),
     [
         ("\n \n", "and two are needed; got 0"),

@@ -22,48 +22,6 @@ from tests.daily import daily
 FILES = ("a.de", "a.en")
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"average": 2, "plateau": 0.01}, "--average=2: counts the checkpoints before the last"),
-        (
-            {"average": 9, "steps": 1200, "checkpoint_every": 300},
-            "--average=9: rnn_search makes 8 checkpoints in 1200 steps; give a smaller number",
-        ),
-        ({"draw_file": "a.tsv"}, "--draw_file=a.tsv: needs text"),
-        ({"pack": True}, "--pack: only the Transformer keeps packed pairs apart; give --models="),
-        ({"data_dir": "/data"}, "--data_dir=/data: needs --tfds_name"),
-        ({"dropout_rate": 1.0}, "--dropout_rate=1 is too large; give less than 1"),
-        ({"data_files": ("a", "b", "c")}, "--data_files=a,b,c: give the source and the target"),
-        ({"data_files": FILES, "tfds_name": "wmt"}, "--tfds_name=wmt and --data_files are two"),
-        ({"test_files": FILES}, "--test_files=a.de,a.en: needs --data_files"),
-        (
-            {"data_files": FILES, "validation_files": FILES},
-            "--validation_files and --test_files go together",
-        ),
-        ({"data_files": FILES, "test_files": FILES}, "--validation_files and --test_files go"),
-        ({"tfds_name": "wmt", "direction": "de"}, "--direction=de: give two languages, as de-en"),
-        ({"direction": "de-en"}, "--direction=de-en: needs --tfds_name"),
-        ({"vocab_size": 99}, "--vocab_size=99: needs text"),
-        ({"preset": "dates", "data_files": FILES}, "--preset=dates has its own data"),
-        (
-            {"reinforce": 2.0},
-            "--reinforce=2: needs hard attention; give --set=rnn_search.attention",
-        ),
-        ({"entropy": 0.0}, "--entropy=0: needs hard attention; give --set=rnn_search.attention=ha"),
-        (
-            {"doubly_stochastic": 1.0},
-            "--doubly_stochastic=1: RNNsearch has it, and not rnn_encdec; give --models=rnn_search",
-        ),
-        ({"preset": "cpu"}, "--preset=cpu needs text: give --data_files"),
-    ],
-)
-def test_refuses_bad_settings(changed, message):
-    with pytest.raises(Invalid) as refused:
-        Settings(**changed)
-    assert str(refused.value).startswith(message) and "\n" not in str(refused.value)
-
-
 def parsed(flags):
     found = []
 
@@ -170,30 +128,6 @@ def test_each_variant_is_trained_once_for_each_seed():
     assert Translate(settings, None).variant(cells[1]).changed == (("score", "concat"),)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("score=dot", "write MODEL.FIELD=VALUE, as luong.score=dot,concat"),
-        ("luong.score", "write MODEL.FIELD=VALUE"),
-        ("gpt.score=dot", "no 'gpt' is trained; valid: luong, transformer"),
-        ("luong.heads=4", "luong has no 'heads'; valid: embed_features, hidden_features,"),
-        ("luong.num_layers=two", "no 'two'; give whole numbers"),
-        ("luong.num_layers=", "no ''; give whole numbers"),
-        ("luong.input_feeding=yes", "no 'yes'; give true or false"),
-        ("luong.dropout_rate=nan", "no 'nan'; give numbers"),
-        ("luong.score=dot,dot", "give each value once"),
-        ("luong.score=cosine", "score"),
-        ("luong.hidden_features=3000000000", "no '3000000000'; give whole numbers"),
-        ("luong.dropout_rate=1.5", "dropout_rate must be in [0, 1); got 1.5"),
-        ("transformer.num_heads=5", "width must be a multiple of num_heads"),
-    ],
-)
-def test_refuses_sizes_that_a_model_does_not_have(text, message):
-    with pytest.raises(Invalid) as refused:
-        Settings(models=("luong", "transformer"), set=(text,))
-    assert str(refused.value).startswith(f"--set={text}: ") and message in str(refused.value)
-
-
 def test_refuses_fewer_positions_than_the_longest_pair_has():
     few = ("transformer.positions=learned", "transformer.max_length=39")
     given = (
@@ -202,11 +136,6 @@ def test_refuses_fewer_positions_than_the_longest_pair_has():
     with pytest.raises(Invalid, match=f"{given} for max_length=39 tokens; got 40"):
         Settings(models=("transformer",), set=few)
     Settings(models=("transformer",), set=few, max_length=39)
-
-
-def test_refuses_to_set_a_size_twice():
-    with pytest.raises(Invalid, match="luong.score is set already; give all values in one list"):
-        Settings(models=("luong",), set=("luong.score=dot", "luong.score=concat"))
 
 
 def test_vocabularies_and_means_are_the_papers():
