@@ -93,20 +93,20 @@ def _run(
     several: bool,
 ) -> int:
     name = _name_of(argv[0])
-    defined = _defined(settings, keeps=keeps)
+    defined = _define_all(settings, keeps=keeps)
     folder = cluster = None
     try:
-        if not _parsed(defined, argv, doc):
+        if not _parse(defined, argv, doc):
             return 0
         asked: dict[str, Any] = {flag: defined[flag].value for flag in PROCESS_FLAGS}
         cluster = clusters.chosen(**asked)
         if defined.check == "words":
             return 0
-        chosen, folder = _chosen(name, defined, settings, free)
+        chosen, folder = _choose(name, defined, settings, free)
         if defined.check:
             return 0
         if cluster is None:
-            return _begun(experiment, chosen, folder)
+            return _begin(experiment, chosen, folder)
         if not several:
             raise Invalid(
                 f"{cluster.name}: {name} runs in one process, not in {cluster.count}; start one, "
@@ -115,7 +115,7 @@ def _run(
         processes.join(cluster)
         with interruptible():
             try:
-                return _begun(experiment, chosen, folder)
+                return _begin(experiment, chosen, folder)
             finally:
                 processes.computed()
     except (flags.Error, Invalid) as error:
@@ -137,7 +137,7 @@ def _run(
         return _complain(name, Stopped(words), 128 + number)
 
 
-def _begun(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) -> int:
+def _begin(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) -> int:
     """Runs the experiment, where all processes were told the same."""
     of_each = processes.gathered([chosen.as_json(), folder.resumes, str(folder.wanted)])
     other = next((i for i, process in enumerate(of_each) if process != of_each[0]), None)
@@ -161,7 +161,7 @@ def start(main: Callable[[list[str]], int]) -> NoReturn:
     sys.excepthook = sys.__excepthook__
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # as it was during the imports
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    sys.stdout, sys.stderr = _guarded(sys.stdout), _guarded(sys.stderr)
+    sys.stdout, sys.stderr = _guard(sys.stdout), _guard(sys.stderr)
     try:
         sys.exit(main(sys.argv))
     except KeyboardInterrupt:
@@ -189,7 +189,7 @@ class _Output(io.FileIO):
             return len(data)
 
 
-def _guarded(stream: Any) -> io.TextIOWrapper:
+def _guard(stream: Any) -> io.TextIOWrapper:
     """The stream, which says what it cannot write; None, a closed one, takes all."""
     if stream is None:  # closed, as by >&-
         return open(os.devnull, "w")
@@ -250,7 +250,7 @@ def _name_of(program: str) -> str:
     return path.parent.name if path.stem == "__main__" else path.stem
 
 
-def _defined(settings: type[Flags], *, keeps: bool) -> flags.FlagValues:
+def _define_all(settings: type[Flags], *, keeps: bool) -> flags.FlagValues:
     values = flags.FlagValues()
     define: dict[type, Callable[..., Any]] = {
         bool: flags.DEFINE_bool,
@@ -305,7 +305,7 @@ def _define_processes(values: flags.FlagValues) -> None:
     flags.DEFINE_integer("process_id", None, which, lower_bound=0, flag_values=values)
 
 
-def _parsed(values: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
+def _parse(values: flags.FlagValues, argv: list[str], doc: str | None) -> bool:
     """Reads the command line; False if it asked for help, which is then shown."""
     rest = values(argv)[1:]
     if values.help:
@@ -333,7 +333,7 @@ def _help(values: flags.FlagValues, doc: str | None) -> str:
     return "\n".join(lines)
 
 
-def _chosen(
+def _choose(
     name: str, values: flags.FlagValues, settings: type[S], free: Collection[str]
 ) -> tuple[S, Folder]:
     """The settings that the flags say, or a folder's own, and the folder."""
@@ -346,7 +346,7 @@ def _chosen(
     named = dict(words)
     for field in dataclasses.fields(settings):
         if flag_of(field).is_path and named.get(field.name):
-            named[field.name] = _absolute(named[field.name])
+            named[field.name] = _make_absolute(named[field.name])
     path = None
     for flag in ("run_dir", "resume"):
         given: Any = values[flag].value if flag in values else None
@@ -354,7 +354,7 @@ def _chosen(
             path = Path(given)
             if flag == "resume" or is_begun(path):
                 folder = Folder.kept(name, path, flag=flag)
-                kept = _resumed(folder, named, settings, free)
+                kept = _resume(folder, named, settings, free)
                 if values.check != "flags":
                     kept.require_files(words)
                     kept.require_installed()
@@ -377,7 +377,7 @@ def _make(settings: type[S], values: Mapping[str, Any]) -> S:
         raise Invalid(f"{error}") from error
 
 
-def _resumed(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
+def _resume(folder: Folder, named: dict[str, Any], settings: type[S], free: Collection[str]) -> S:
     """A folder's settings, checked against the flags that are named."""
     try:
         kept = settings.from_json(folder.settings)
@@ -413,16 +413,16 @@ def _value(flag: flags.Flag, kind: type) -> Any:
     if not isinstance(flag.value, list):
         return flag.value
     try:
-        return tuple(_whole(x) if kind is int else kind(x) for x in _joined(flag.value))
+        return tuple(_parse_whole(x) if kind is int else kind(x) for x in _join(flag.value))
     except ValueError:
         what = "whole numbers, such as 3000, or 4k for 4096" if kind is int else "numbers"
         raise Invalid(f"--{flag.name}={','.join(flag.value)}: give {what}") from None
 
 
-def _joined(items: list[str]) -> list[str]:
+def _join(items: list[str]) -> list[str]:
     """The items of a list whose commas in brackets divide nothing.
 
-    >>> _joined(["exact", "mine.py:Decay(rate=0.9", "size=4)"])
+    >>> _join(["exact", "mine.py:Decay(rate=0.9", "size=4)"])
     ['exact', 'mine.py:Decay(rate=0.9,size=4)']
     """
     joined: list[str] = []
@@ -434,13 +434,13 @@ def _joined(items: list[str]) -> list[str]:
     return joined
 
 
-def _whole(text: str) -> int:
+def _parse_whole(text: str) -> int:
     unit = _UNITS.get(text[-1:].lower())
     return int(text) if unit is None else int(text[:-1]) * unit
 
 
-def _absolute(value: Any) -> Any:
+def _make_absolute(value: Any) -> Any:
     """The path of each file, which a resumed run finds from wherever it is started."""
     if isinstance(value, tuple):
-        return tuple(map(_absolute, value))
+        return tuple(map(_make_absolute, value))
     return str(Path(value).absolute())

@@ -144,31 +144,6 @@ def test_other_vocabularies_are_refused(models, text, tmp_path):
         pretrained.read(models.parent / "nowhere")
 
 
-THERE = ("--train_file=pyproject.toml", "--dev_file=README.md")
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((), "give --train_file and --dev_file, or --made=TASK"),
-        (("--made=order",), "--made=order: needs --input"),
-        (("--made=order", "--input=x", "--train_file=x"), "makes the examples; leave it out"),
-        (("--train_file=x", "--dev_file=x", "--starts=tuned"), "needs --init_from"),
-        (("--train_file=x", "--dev_file=x", "--columns=a"), "--columns=a: of classify, give"),
-        ((*THERE, "--held_out=0.2"), "--held_out=0.2: needs --made"),
-        ((*THERE, "--init_from=tests", "--width=8"), "leave it out"),
-        ((*THERE, "--vocab_size=99", "--tokenizer=bytes"), "--vocab_size=99: bytes have their own"),
-        (
-            (*THERE, "--init_from=tests", "--starts=frozen", "--learning_rate=0.1"),
-            "--learning_rate=0.1: of --starts=frozen it is --frozen_learning_rate",
-        ),
-    ],
-)
-def test_flags_that_cannot_be_meant(flags, said):
-    status, _, err = run(finetune, *flags)
-    assert status == 2 and said in err and err.count("\n") == 1
-
-
 @pytest.mark.parametrize(("task", "start"), [("tag", "scratch"), ("span", "frozen")])
 def test_files_of_other_tasks_train_too(models, tmp_path, task, start):
     span = {"question": "Q", "context": "a bc d", "answers": {"text": ["bc"],

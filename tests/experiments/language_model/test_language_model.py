@@ -59,20 +59,6 @@ def curve_of(folder):
     return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(folder)]
 
 
-@pytest.mark.parametrize(
-    ("changed", "message"),
-    [
-        ({"models": "exact,local"}, "--models=exact,local: no attention 'local'; valid: exact, "),
-        ({"lengths": "2000", "batch_tokens": 4000}, "--lengths=2000: a window is longer than the"),
-        ({"input": "nowhere"}, "--input=nowhere: there is no such file"),
-    ],
-)
-def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, text, changed, message):
-    parent = tmp_path / "results"
-    status, _, err = tiny.run(experiment, *flags(text, **changed), f"--output_dir={parent}")
-    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
-
-
 @pytest.mark.slow
 def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     monkeypatch.setattr(figure_files, "save", tiny.save_nothing)

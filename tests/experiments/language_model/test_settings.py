@@ -88,8 +88,6 @@ def test_a_name_is_a_route():
         12, 2, None,
     ]  # fmt: skip
     assert streams("lsh-1") == ("dropout", "hash") and streams("window-128") == ("dropout",)
-    with pytest.raises(Invalid, match="--model=local: no attention 'local'; valid: exact"):
-        require_model("--model=local", "local", 2)
 
 
 def test_a_name_may_be_a_pattern_of_reversible_layers():

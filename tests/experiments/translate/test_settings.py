@@ -33,10 +33,6 @@ def parsed(flags):
     return found[0]
 
 
-def test_without_flags_the_settings_are_the_defaults():
-    assert parsed([]) == Settings()
-
-
 def test_the_command_line_of_settings_gives_these_settings(tmp_path):
     texts = tmp_path / "my texts.de", tmp_path / "a.en"
     for path in texts:
