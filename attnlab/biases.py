@@ -26,6 +26,7 @@ from jax.typing import ArrayLike
 
 from attnlab.core.axes import HeadLayout, split_heads
 from attnlab.core.checks import as_array, as_size, is_floating, require, require_instance
+from attnlab.core.shapes import fit
 
 __all__ = ["Bias", "Explicit", "Relative", "alibi", "as_bias", "buckets_of_distances", "distances"]
 
@@ -173,12 +174,10 @@ class Relative(Bias):
 
     def _checked(self, num_queries: int, num_keys: int) -> jax.Array:
         """The numbers, which must be those of so many queries and keys."""
-        x, length = _as_floats("Relative.by_distance", self.by_distance), num_queries + num_keys - 1
-        require(
-            x.ndim >= 1 and x.shape[-1] == length,
-            f"Relative.by_distance must be [*B, N, {length}], a number a distance of {num_queries}"
-            f" queries and {num_keys} keys; got {x.shape}",
-        )
+        x = _as_floats("Relative.by_distance", self.by_distance)
+        length = num_queries + num_keys - 1
+        remedy = f"a number a distance of {num_queries} queries and {num_keys} keys"
+        fit("Relative.by_distance: *B distances", x, distances=length, remedy=remedy)
         set_here = self.zero in (None, num_queries - 1)
         require(set_here, f"Relative.zero is for engines to set; got {self.zero} (leave it None)")
         return x
@@ -254,10 +253,6 @@ def buckets_of_distances(
         num_buckets % parts == 0,
         f"num_buckets must be a multiple of {parts} where bidirectional={bidirectional}; got"
         f" {num_buckets}",
-    )
-    require(
-        not isinstance(distances, jax.core.Tracer),
-        "distances must be known while tracing; got an argument of jit (lengths are static)",
     )
     distances = np.asarray(distances)
     require(

@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from attnlab.core.axes import broadcasts_to
 from attnlab.core.checks import as_array, require
+from attnlab.core.shapes import fit
 
 __all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
 
@@ -66,11 +66,7 @@ def rotary(x: jax.Array, positions: ArrayLike, *, max_wavelength: float = 10_000
     dtype = jnp.promote_types(x.dtype, jnp.float32)
     angles = _angles(positions, x.shape[-1], max_wavelength, dtype)
     angles = angles[..., None, :]  # heads turn alike
-    shape, wanted = jnp.shape(positions), x.shape[:-2]
-    require(
-        shape[-1:] == wanted[-1:] and broadcasts_to(shape, wanted),
-        f"positions must be [T] or [*B, T] for x [*B, T, N, H]; got {shape} for {x.shape}",
-    )
+    fit("x: *B T N H", x, "positions: *B|1 T", positions)
     angles = angles.reshape((1,) * (x.ndim - angles.ndim) + angles.shape)
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(angles.dtype), 2, axis=-1)

@@ -11,15 +11,14 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.core.checks import as_array, require
+from attnlab.core.checks import as_array
+from attnlab.core.shapes import fit
 
 __all__ = [
     "HeadLayout",
-    "broadcasts_to",
     "lead_with_ones",
     "merge_batch",
     "pad_to_multiple",
-    "require_batch",
     "split_heads",
 ]
 
@@ -42,12 +41,6 @@ class HeadLayout(NamedTuple):
         return cls(tuple(batch), num_kv_heads, group_size, num_queries, num_keys)
 
 
-def broadcasts_to(shape: tuple[int, ...], wanted: tuple[int, ...]) -> bool:
-    """Whether each axis of a shape, from the last on, is 1 or that of the wanted one."""
-    axes = zip(shape[::-1], wanted[::-1], strict=False)
-    return len(shape) <= len(wanted) and all(got in (1, want) for got, want in axes)
-
-
 def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
     """Adds leading axes of length 1 up to rank `ndim`: explicit, as NumPy would not be."""
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
@@ -56,13 +49,16 @@ def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
 def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "") -> jax.Array:
     """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materializing a broadcast."""
     array = as_array(name, array)
-    heads = layout.num_kv_heads * layout.group_size
-    full = (*layout.batch_shape, heads, layout.num_queries, layout.num_keys)
-    require(
-        broadcasts_to(array.shape, full),
-        f"{name} must broadcast to [*B, N, T, S] = {full}; got {array.shape}{remedy}",
+    fit(
+        f"{name}: *B|1 N|1 T|1 S|1",
+        array,
+        B=layout.batch_shape,
+        N=layout.num_kv_heads * layout.group_size,
+        T=layout.num_queries,
+        S=layout.num_keys,
+        remedy=remedy,
     )
-    array = lead_with_ones(array, len(full))
+    array = lead_with_ones(array, len(layout.batch_shape) + 3)
     *batch, num_heads, rows, columns = array.shape
     split = (1, 1) if num_heads == 1 else (layout.num_kv_heads, layout.group_size)
     if any(size != 1 for size in batch):
@@ -70,23 +66,14 @@ def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "
     return array.reshape(-1, *split, rows, columns)
 
 
-def require_batch(
-    name: str, batch: tuple[int, ...], wanted: tuple[int, ...], *, got: tuple[int, ...]
-) -> None:
-    """The leading axes `batch` of what has shape `got` must broadcast to the axes `wanted`."""
-    require(
-        broadcasts_to(batch, wanted),
-        f"{name} must lead with the batch axes {wanted} (or broadcast to them); got {got}",
-    )
-
-
 def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
     """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
     x = jnp.asarray(x)
+    wanted = layout.batch_shape
+    axes = ["*B|1", *(f"axis_{i + 1}" for i in range(tail))]
+    fit(f"{name}: {' '.join(axes)}", x, B=wanted)
     rest = x.shape[x.ndim - tail :]
     batch = x.shape[: x.ndim - tail]
-    wanted = layout.batch_shape
-    require_batch(name, batch, wanted, got=x.shape)
     if all(size == 1 for size in batch):
         return x.reshape(1, 1, *rest)
     return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(

@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.core.shapes import fit
+
 __all__ = [
     "as_array",
     "as_count",
@@ -191,45 +193,32 @@ def as_qkv(q: Any, k: Any, v: Any, *, same_width: bool = True) -> tuple[Any, Any
     Raises:
       ValueError: they are other than that.
     """
-    q, k = as_array("q", q), as_array("k", k)
-    v = None if v is None else as_array("v", v)
-    named = {"q": q, "k": k} | ({} if v is None else {"v": v})
-    for name, x in named.items():
-        require(
-            x.ndim >= 3,
-            f"{name} must be [*batch, length, heads, width], at least 3 axes; got {x.shape}"
-            " (add an axis of 1 for a single head)",
-        )
+    arrays = {"q": as_array("q", q), "k": as_array("k", k)}
+    given = ["q: *B T N H", arrays["q"], "k: *B S K Hk", arrays["k"]]
+    if v is not None:
+        arrays["v"] = as_array("v", v)
+        given += ["v: *B S K D", arrays["v"]]
+    for name, x in arrays.items():
         require(
             is_floating(x.dtype),
             f"{name} must be floating point of 16 bits or more; got {x.dtype} (cast it first)",
         )
         require(0 not in x.shape[-3:], f"{name} must have no axis of length 0; got {x.shape}")
-    shapes = ", ".join(f"{name} {x.shape}" for name, x in named.items())
     require(
-        len({x.dtype for x in named.values()}) == 1,
+        len({x.dtype for x in arrays.values()}) == 1,
         "q, k and v must have one dtype; got "
-        + ", ".join(f"{name} {x.dtype}" for name, x in named.items())
+        + ", ".join(f"{name} {x.dtype}" for name, x in arrays.items())
         + " (cast them to one)",
     )
+    sizes = fit(*given)
+    if same_width:
+        remedy = "project them, or use the general or concat score"
+        fit("q: *B T N H", arrays["q"], "k: *B S K H", arrays["k"], remedy=remedy)
     require(
-        len({x.shape[:-3] for x in named.values()}) == 1,
-        f"q, k and v must have equal batch axes; got {shapes}",
+        sizes["N"] % sizes["K"] == 0,
+        f"q's heads must be a multiple of those of k and v; got {sizes['N']} and {sizes['K']}",
     )
-    require(
-        v is None or k.shape[-3:-1] == v.shape[-3:-1],
-        f"k and v must have equal length and heads; got {shapes}",
-    )
-    require(
-        q.shape[-2] % k.shape[-2] == 0,
-        f"query heads must be a multiple of key/value heads; got {shapes}",
-    )
-    require(
-        not same_width or q.shape[-1] == k.shape[-1],
-        f"q and k must have equal width for this score; got {shapes}"
-        " (project them, or use the general or concat score)",
-    )
-    return q, k, v
+    return arrays["q"], arrays["k"], arrays.get("v")
 
 
 def require_key(name: str, key: Any) -> None:

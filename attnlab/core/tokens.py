@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.core.checks import as_array, require
+from attnlab.core.shapes import fit
 
 __all__ = [
     "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "require_padding_at_end",
@@ -24,10 +25,10 @@ def as_tokens(name: str, tokens: Any) -> jax.Array:
       ValueError: they are other than that, or known and not padded at the end alone.
     """
     ids = as_array(name, tokens)
+    fit(f"{name}: B T", ids, remedy=f"give one sequence as {name}[None]")
     require(
-        ids.ndim == 2 and ids.shape[1] > 0 and jnp.issubdtype(ids.dtype, jnp.integer),
-        f"{name} must be token ids, integers [B, T] with T ≥ 1; got {ids.dtype} {ids.shape} (give"
-        f" one sequence as {name}[None])",
+        ids.shape[1] > 0 and jnp.issubdtype(ids.dtype, jnp.integer),
+        f"{name} must be token ids, integers [B, T] with T ≥ 1; got {ids.dtype} {ids.shape}",
     )
     require_padding_at_end(name, ids)
     return ids

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.core.checks import as_array, require, require_integers
+from attnlab.core.checks import as_array, require_integers
+from attnlab.core.shapes import fit
 from attnlab.masks.int32 import as_position, shifted
 from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 
@@ -100,9 +101,6 @@ class Segments(Mask):
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()
-        how = "" if self.kv_ids is not None else " (kv_ids=None takes q_ids: give the keys' own)"
-        for name, ids, length in (("q_ids", q_ids, num_queries), ("kv_ids", kv_ids, num_keys)):
-            require(
-                ids.shape[-1:] == (length,),
-                f"Segments.{name} must be [*B, {length}], an id a position; got {ids.shape}{how}",
-            )
+        remedy = "kv_ids=None takes q_ids: give the keys' own" if self.kv_ids is None else ""
+        fit("Segments.q_ids: *B T", q_ids, T=num_queries, remedy=remedy)
+        fit("Segments.kv_ids: *B S", kv_ids, S=num_keys, remedy=remedy)

@@ -8,13 +8,11 @@ import flax.struct
 import jax.numpy as jnp
 from jax.typing import ArrayLike
 
-from attnlab.core.checks import as_count, as_size, require
+from attnlab.core.checks import as_count, as_size
 from attnlab.masks.int32 import LARGEST, as_position, shifted
 from attnlab.masks.mask import Band, OfPositions
 
 __all__ = ["Causal", "Chunks", "Window"]
-
-_UNSET: Any = ...
 
 
 class _Shifted(OfPositions):
@@ -71,15 +69,10 @@ class Window(_Banded):
     """
 
     left: int | None = flax.struct.field(pytree_node=False)
-    right: int | None = flax.struct.field(pytree_node=False, default=_UNSET)
+    right: int | None = flax.struct.field(pytree_node=False)
     q_offset: ArrayLike = 0
 
     def __post_init__(self):
-        require(
-            self.right is not _UNSET,
-            f"Window takes both sides, left and right; got Window({self.left}): write Window"
-            f"({self.left}, {self.left}), or of the keys before a query Window({self.left}, 0)",
-        )
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
                 count = as_count(f"Window.{name} counts keys (None = all)", size)

@@ -258,14 +258,6 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     __rand__ = __and__
 
-    def _no_operator(self, *_: object) -> Mask:
-        raise TypeError(
-            "masks combine with & alone; for | and ~ make arrays of them, such as"
-            " ~mask.as_array(T, S)"
-        )
-
-    __or__ = __ror__ = __xor__ = __rxor__ = __invert__ = _no_operator
-
     def __bool__(self) -> bool:  # else `and`, `or` and `not` drop a mask without a word
         raise TypeError("a mask is neither true nor false; write a & b, or mask is not None")
 
@@ -405,8 +397,8 @@ class Explicit(Mask):
 
     def in_layout(self, layout):
         remedy = (
-            " (real tokens [*B, S] go through masks.from_padding; of [*B, T, S] take"
-            " mask[..., None, :, :], with an axis for the heads)"
+            "real tokens [*B, S] go through masks.from_padding; of [*B, T, S] take"
+            " mask[..., None, :, :], with an axis for the heads"
         )
         return Explicit(split_heads(self.array, layout, "mask", remedy))
 

@@ -181,13 +181,9 @@ def _example(length: int, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Arra
 
 
 def _figure(panels: dict[str, np.ndarray]) -> Any:
-    try:
-        from matplotlib.colors import LinearSegmentedColormap
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ImportError(
-            "attnlab.draw needs matplotlib, which is not installed (pip install matplotlib)"
-        ) from None
+    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.figure import Figure
+
     from attnlab.runs import figure_files
 
     colors = LinearSegmentedColormap.from_list("pairs", _COLORS).with_extremes(bad=FILL)

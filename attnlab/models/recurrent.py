@@ -12,11 +12,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from attnlab.core.checks import as_rate, require, require_choice
+from attnlab.core.checks import as_rate, require
+from attnlab.core.shapes import fit
 from attnlab.core.tokens import rows_of
 from attnlab.devices.meshes import vary_like
 from attnlab.models.cells import Cell, orthogonal_blocks
-from attnlab.modules.cache import require_cache
 from attnlab.modules.conventions import Initializer, lecun_normal
 
 __all__ = [
@@ -283,14 +283,10 @@ class StackStep(Layer):
 
 def add_residual(kind: str | None, output: jax.Array, inputs: list[jax.Array]) -> jax.Array:
     """A layer's output plus its input, inputs[-1], or all of `inputs`."""
-    require_choice("residual", kind, (None, "add", "dense"))
     added = {None: [], "add": inputs[-1:], "dense": inputs}[kind]
-    require(
-        all(x.shape == output.shape for x in added),
-        "a residual needs inputs as wide as the states; got "
-        f"{[x.shape[-1] for x in added]} and {output.shape[-1]} (make embed_features and"
-        " hidden_features equal)",
-    )
+    for x in added:
+        remedy = "for a residual make embed_features and hidden_features equal"
+        fit("states: *B n", output, "inputs: *B n", x, remedy=remedy)
     return sum(added, output)
 
 
@@ -341,11 +337,10 @@ def read_carry(module: nn.Module, start: Any, rows: int, decode: bool) -> Any:
       decode: whether to continue after the tokens in the cache.
 
     Raises:
-      ValueError: the state is of another number of rows, or the call may not write the cache.
+      ValueError: the state is of another number of rows.
     """
     # What the module is initialized with is no token that came before.
     if decode and not module.is_initializing():
-        require_cache(module)
         start = module.variable("cache", "carry", lambda: start).value
     require_rows(start, rows)
     return start

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-from attnlab.core.checks import require
+from attnlab.core.shapes import fit
 from attnlab.core.tokens import as_tokens, shift_right
 
 __all__ = ["Decoder", "Seq2Seq", "as_pairs"]
@@ -20,10 +20,7 @@ def as_pairs(source: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array
       ValueError: they are no token ids, or have different numbers of rows.
     """
     source, target = as_tokens("source", source), as_tokens("target", target)
-    require(
-        len(source) == len(target),
-        f"each source has one target; got source {source.shape} and target {target.shape}",
-    )
+    fit("source: B S", source, "target: B T", target, remedy="each source has one target")
     return source, target
 
 

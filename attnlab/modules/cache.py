@@ -13,6 +13,7 @@ from attnlab import masks
 from attnlab.biases import as_bias
 from attnlab.core.axes import HeadLayout
 from attnlab.core.checks import require
+from attnlab.core.shapes import fit
 from attnlab.ops.routes import StatefulRoute
 
 __all__ = [
@@ -20,21 +21,8 @@ __all__ = [
     "cut_to_queries",
     "decode_with_state",
     "keep_static",
-    "require_cache",
     "tokens_before",
 ]
-
-
-def require_cache(module: nn.Module) -> None:
-    """Refuses a call that may not write the cache.
-
-    Raises:
-      ValueError: it may not.
-    """
-    require(
-        module.is_mutable_collection("cache"),
-        'decode=True writes the cache; got a call that may not (apply with mutable=["cache"])',
-    )
 
 
 def tokens_before(module: nn.Module, count: int) -> jax.Array:
@@ -44,9 +32,8 @@ def tokens_before(module: nn.Module, count: int) -> jax.Array:
     one call where the other ended. `init` shows that, where no call goes on after another.
 
     Raises:
-      ValueError: the call may not write the cache; or another call of the same `init` made it.
+      ValueError: another call of the same `init` made the cache.
     """
-    require_cache(module)
     _require_first(
         module, not (module.is_initializing() and module.has_variable("cache", "cache_index"))
     )
@@ -91,18 +78,9 @@ def append_to_cache(
     cached_v = module.variable("cache", "cached_value", jnp.zeros, v.shape, v.dtype)
     if module.is_initializing():
         return k, v
-    size = cached_k.value.shape[-3]
-    require(
-        k.shape[-3] <= size,
-        f"the cache holds {size} tokens; got {k.shape[-3]} at once (init with longer inputs)",
-    )
+    remedy = "init with decode=True for this batch and module"
     for name, cached, new in (("keys", cached_k, k), ("values", cached_v, v)):
-        wanted = cached.value.shape[:-3] + new.shape[-3:-2] + cached.value.shape[-2:]
-        require(
-            new.shape == wanted,
-            f"new {name} must be as those in the cache, of its batch and heads, {wanted}; got"
-            f" {new.shape} (init with decode=True for this batch and module)",
-        )
+        fit(f"cached {name}: *B S K H", cached.value, f"new {name}: *B T K H", new, remedy=remedy)
         cached.value = jax.lax.dynamic_update_slice_in_dim(
             cached.value, new.astype(cached.value.dtype), before, new.ndim - 3
         )
@@ -124,11 +102,6 @@ def keep_static(
     caller, mark = module.scope.parent, f"{module.name} made"
     _require_first(module, caller is None or not caller.name_reserved(mark, "static"))
     if not module.has_variable("static", "key"):
-        require(
-            module.is_mutable_collection("static"),
-            "the first call with decode=True and key= keeps the projected keys and values; got"
-            ' no "static" collection to read or to write (apply with mutable=["cache", "static"])',
-        )
         k, v = make()
         module.put_variable("static", "key", k)
         module.put_variable("static", "value", v)

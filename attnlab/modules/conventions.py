@@ -11,9 +11,9 @@ import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
 
 from attnlab.biases import Bias
-from attnlab.core.checks import as_array, as_rate, require, require_instance, require_sizes
+from attnlab.core.checks import as_array, as_rate, require, require_sizes
+from attnlab.core.shapes import fit
 from attnlab.masks import Mask
-from attnlab.scores import Score
 
 __all__ = [
     "AttentionModule",
@@ -24,7 +24,6 @@ __all__ = [
     "lecun_normal",
     "lecun_normal_per_head",
     "partitioned",
-    "require_known",
 ]
 
 Initializer = Callable[..., Any]
@@ -86,11 +85,6 @@ class CallOptions(TypedDict, total=False):
 def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Checks the module's sizes, fills in key and value, brings all three to the module's dtype."""
     require_sizes(module, *(name for name in _SIZES if hasattr(module, name)))
-    score = getattr(module, "score", None)
-    if score is not None:
-        fits = isinstance(score, nn.Module | Score)
-        wanted = "a module that makes one, such as attnlab.AdditiveScore(), or a value of"
-        require_instance("score", score, fits, f"{wanted} attnlab.scores")
     require(
         key is not None or value is None,
         "value= needs key=: the values belong to keys; got value without key",
@@ -99,9 +93,7 @@ def as_query_key_value(module, query, key, value) -> tuple[jax.Array, jax.Array,
     value = key if value is None else value
     query, key, value = as_array("query", query), as_array("key", key), as_array("value", value)
     for name, x in (("query", query), ("key", key), ("value", value)):
-        require(
-            x.ndim >= 2, f"{name} must be [*batch, length, width], at least 2 axes; got {x.shape}"
-        )
+        fit(f"{name}: *B L D", x)
     dtype = module.dtype
     if dtype is None:  # that of all projections, so that what is not projected has it too
         dtype = jnp.result_type(query, key, value, module.param_dtype)
@@ -118,16 +110,6 @@ _SIZES = (
     "features",
     "max_length",
 )
-
-
-def require_known(**switches: Any) -> None:
-    """Refuses switches that are arguments of a transformation, which a program depends on."""
-    for name, given in switches.items():
-        require(
-            not isinstance(given, jax.core.Tracer),
-            f"{name} must be known while tracing; got an argument of jit or nn.remat (put that"
-            f" around a block with {name} as a static argument)",
-        )
 
 
 def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:

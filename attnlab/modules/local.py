@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.core.axes import lead_with_ones, require_batch
+from attnlab.core.axes import lead_with_ones
 from attnlab.core.checks import as_array, require
+from attnlab.core.shapes import fit
 from attnlab.modules.conventions import (
     AttentionModule,
     as_query_key_value,
     dropout_options,
-    require_known,
 )
 from attnlab.modules.scores import GeneralScore
 from attnlab.ops.local import local_attention
@@ -77,7 +77,6 @@ class LocalAttention(AttentionModule, kw_only=True):
           deterministic: whether dropout is off; needed if dropout_rate > 0.
           return_weights: whether to return the weights [*B, T, S] too.
         """
-        require_known(return_weights=return_weights)
         query, key, value = as_query_key_value(self, query, key, value)
         deterministic = self.is_deterministic(deterministic)
         require(
@@ -92,11 +91,7 @@ class LocalAttention(AttentionModule, kw_only=True):
                 first = jnp.asarray(masks.first_position(mask))[..., None]
                 steps = first + lead_with_ones(jnp.arange(query.shape[-2]), first.ndim)
             steps = as_array("steps", steps)
-            require(
-                steps.ndim < query.ndim and steps.shape[-1:] in ((), (1,), query.shape[-2:-1]),
-                f"steps must be [*B, T], broadcast to {query.shape[:-1]}; got {steps.shape}",
-            )
-            require_batch("steps", steps.shape[:-1], query.shape[:-2], got=steps.shape)
+            fit("query: *B T D", query, "steps: *B|1 T|1", steps)
             steps = lead_with_ones(steps, query.ndim - 1)
             centers = jnp.broadcast_to(steps, query.shape[:-1])
         score = self.score
@@ -140,7 +135,7 @@ class LocalAttention(AttentionModule, kw_only=True):
                 name, lengths = "a mask of keys", places.max(-1)
             else:
                 continue
-            require_batch(name, lengths.shape, logit.shape[:-1], got=lengths.shape)
+            fit(f"{name}: *B|1", lengths, B=logit.shape[:-1])
             lengths = lead_with_ones(lengths[..., None], logit.ndim)
             num_real = jnp.minimum(num_real, lengths)
         return num_real * jax.nn.sigmoid(logit)

@@ -29,7 +29,6 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     partitioned,
-    require_known,
 )
 from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sampled
@@ -165,7 +164,6 @@ class MultiHeadAttention(AttentionModule):
         return_weights: bool = False,
     ):
         """The result [*B, T, out_features]; see the class for shapes and decoding."""
-        require_known(decode=decode, return_weights=return_weights)
         cross, deterministic = key is not None, self.is_deterministic(deterministic)
         self._require_route(cross=cross, decode=decode)
         mask = self.make_mask(mask)
@@ -249,9 +247,6 @@ class MultiHeadAttention(AttentionModule):
         self, bias, mask, q: jax.Array, k: jax.Array, *, decode: bool, cross: bool
     ) -> Bias:
         """What `position_bias` makes; while decoding, of the whole sequence."""
-        wanted = "a module that makes one, such as attnlab.AlibiBias()"
-        is_module = isinstance(self.position_bias, nn.Module)
-        require_instance("position_bias", self.position_bias, is_module, wanted)
         require(
             bias is None,
             "logits take the call's bias or that of position_bias; got both (make one of them)",
@@ -311,17 +306,11 @@ class MultiHeadAttention(AttentionModule):
         """The widths of a head of queries and keys, and of a head of values: H, D."""
         features = self.qkv_features or query_width
         value_features = self.value_features or features
-        num_kv_heads = self.num_kv_heads or self.num_heads
         for name, size in (("qkv_features", features), ("value_features", value_features)):
             require(
                 size % self.num_heads == 0,
                 f"{name} must be a multiple of num_heads; got {size} and {self.num_heads}",
             )
-        require(
-            self.num_heads % num_kv_heads == 0,
-            "num_heads must be a multiple of num_kv_heads; "
-            f"got {self.num_heads} and {num_kv_heads}",
-        )
         return features // self.num_heads, value_features // self.num_heads
 
     def _project(self, x: jax.Array, num_heads: int, width: int, name: str) -> jax.Array:

@@ -43,7 +43,6 @@ from attnlab.modules.conventions import (
     as_query_key_value,
     dropout_options,
     partitioned,
-    require_known,
 )
 from attnlab.modules.sampling import sampled
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
@@ -122,7 +121,6 @@ class SingleHead(AttentionModule, kw_only=True):
             and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.
         """
-        require_known(return_weights=return_weights)
         route, deterministic = self._route(), self.is_deterministic(deterministic)
         query, key, value = as_query_key_value(self, query, key, value)
         score_module, query, key = self._meet(query, key)

@@ -16,6 +16,7 @@ from attnlab import masks
 from attnlab.biases import Bias
 from attnlab.core.axes import HeadLayout
 from attnlab.core.checks import as_array, as_count, require, require_dropout
+from attnlab.core.shapes import fit
 from attnlab.devices.meshes import on_explicit_axes, spec_of
 from attnlab.ops.attention import Implementation, attention, attention_weights, of_masks
 from attnlab.ops.layout import visible_pairs
@@ -71,12 +72,7 @@ def window_attention(
       >>> window_attention(q, k, v, window=(2, 0)).shape
       (1, 9, 2, 4)
     """
-    try:
-        left, right = window
-    except (TypeError, ValueError):
-        raise ValueError(
-            f"window must be (left, right), numbers of keys before and after a query; got {window}"
-        ) from None
+    left, right = window
     return attention(
         Dot() if score is None else score,
         q,
@@ -165,10 +161,7 @@ def local_attention(
     centers = as_array("centers", centers)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
     half_width = as_count("half_width counts keys", half_width)
-    require(
-        centers.shape == q.shape[:-2],
-        f"centers must be [*B, T] = {q.shape[:-2]}, one a query; got {centers.shape}",
-    )
+    fit("q: *B T N H", q, "centers: *B T", centers)
     require(centers.dtype != bool, "centers must be positions, numbers; got booleans (cast them)")
     if isinstance(score, Location):
         raise NotImplementedError(

@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,7 @@ from attnlab.core.checks import (
     require_dropout,
     require_instance,
 )
+from attnlab.core.shapes import fit
 from attnlab.ops import dense, dropout
 from attnlab.ops.attention import Implementation, attention, attention_weights
 from attnlab.ops.hard import Choice, hard_attention
@@ -145,9 +146,8 @@ class Exact:
         weights = self.weights(score, q, k, precision=precision, **options)
         *batch, num_queries, num_heads, _ = q.shape
         num_keys = k.shape[-3]
-        wanted, got = (*batch, num_heads, num_queries, num_keys), getattr(weights, "shape", None)
-        name = type(self).__name__
-        require(got == wanted, f"{name}.weights must return [*B, N, T, S] = {wanted}; got {got}")
+        returned = f"what {type(self).__name__}.weights returns: *B N T S"
+        fit("q: *B T N H", q, "k: *B S K H", k, returned, weights)
         mask = masks.as_mask(options.get("mask"))
         if mask is not None:  # so that no huge value there gets into the gradient
             visible = mask.as_array(num_queries, num_keys)
@@ -228,7 +228,7 @@ class Window(_Within):
     """
 
     left: int
-    right: int = cast(int, ...)  # masks.Window says that it is missing
+    right: int
     implementation: Implementation = None
 
     def __post_init__(self):
@@ -343,12 +343,11 @@ class Function(Exact):
         if "mask" in given:
             given["mask"] = masks.as_mask(given["mask"])
         context = self.function(q, k, v, **given)
-        wanted = (*q.shape[:-1], v.shape[-1])
-        require(
-            getattr(context, "shape", None) == wanted and context.dtype == v.dtype,
-            f"{name}(q, k, v) must return the context, {v.dtype} {wanted}; got "
-            f"{getattr(context, 'dtype', type(context).__name__)} {getattr(context, 'shape', '')}",
-        )
+        got = getattr(context, "dtype", type(context).__name__)
+        rule = f"{name}(q, k, v) must return the context, in the dtype {v.dtype}"
+        require(got == v.dtype, f"{rule}; got {got}")
+        returned = f"what {name}(q, k, v) returns: *B T N D"
+        fit("q: *B T N H", q, "v: *B S K D", v, returned, context)
         return context
 
     def weights(self, score, q, k, **options) -> jax.Array:

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.core.checks import as_array, as_number, as_qkv, require, require_instance
+from attnlab.core.shapes import fit
 from attnlab.scores.tanh_sum import tanh_sum
 
 __all__ = [
@@ -69,13 +70,12 @@ class Score(flax.struct.PyTreeNode):
         """
         for name in self._parameters():
             as_array(f"{type(self).__name__}.{name}", getattr(self, name))
-        for name, wanted in self._last_axes(q_width, k_width).items():
-            shape = jnp.shape(getattr(self, name))
-            require(
-                shape[max(0, len(shape) - len(wanted)) :] == wanted,
-                f"{type(self).__name__}.{name} must end in {wanted} for queries {q_width} wide and"
-                f" keys {k_width} wide; got shape {shape} (make it of that size, or project)",
-            )
+        remedy = f"for queries {q_width} wide and keys {k_width} wide; or project them"
+        sizes = {"Hq": q_width, "Hk": k_width}
+        for name, letters in self._last_axes().items():
+            axes = f"{type(self).__name__}.{name}: *N {letters}"
+            sizes = fit(axes, getattr(self, name), remedy=remedy, **sizes)
+            sizes.pop("N")  # heads may share one parameter and not the other
 
     def prepare(
         self, q: jax.Array, k: jax.Array, *, precision=None
@@ -111,8 +111,8 @@ class Score(flax.struct.PyTreeNode):
         """Names of the array fields, each with its rank when all heads share it."""
         return {}
 
-    def _last_axes(self, q_width: int, k_width: int) -> dict[str, tuple[int, ...]]:
-        """The last axes that array fields must have, by their names."""
+    def _last_axes(self) -> dict[str, str]:
+        """Letters of the last axes of array fields, by their names; Hq and Hk are known."""
         return {}
 
 
@@ -157,11 +157,6 @@ class Dot(Score):
     scale: float | None = flax.struct.field(pytree_node=False, default=None)
 
     def __post_init__(self):
-        require(
-            not isinstance(self.scale, jax.core.Tracer),
-            "Dot.scale must be known while tracing; got an argument of jit or grad (multiply q by"
-            " it, or use Cosine, whose scale may be learned)",
-        )
         if self.scale is not None:
             object.__setattr__(self, "scale", as_number("Dot.scale", self.scale))
 
@@ -206,8 +201,8 @@ class General(Score):
     def _parameters(self):
         return {"w": 2}
 
-    def _last_axes(self, q_width, k_width):
-        return {"w": (q_width, k_width)}
+    def _last_axes(self):
+        return {"w": "Hq Hk"}
 
 
 class Cosine(Score):
@@ -246,8 +241,8 @@ class Additive(Score):
     def _parameters(self):
         return {"w": 1}
 
-    def _last_axes(self, q_width, k_width):
-        return {"w": (q_width,)}
+    def _last_axes(self):
+        return {"w": "Hq"}
 
 
 class NormalizedAdditive(Score):
@@ -273,8 +268,8 @@ class NormalizedAdditive(Score):
     def _parameters(self):
         return {"w": 1, "gain": 0, "bias": 1}
 
-    def _last_axes(self, q_width, k_width):
-        return {"w": (q_width,), "bias": (q_width,)}
+    def _last_axes(self):
+        return {"w": "Hq", "bias": "Hq"}
 
 
 class Concat(Score):
@@ -302,9 +297,8 @@ class Concat(Score):
     def _parameters(self):
         return {"w": 1, "wq": 2, "wk": 2}
 
-    def _last_axes(self, q_width, k_width):
-        hidden = jnp.shape(self.w)[-1:]
-        return {"wq": (q_width, *hidden), "wk": (k_width, *hidden)}
+    def _last_axes(self):
+        return {"w": "hidden", "wq": "Hq hidden", "wk": "Hk hidden"}
 
 
 class Location(Score):
@@ -334,8 +328,8 @@ class Location(Score):
     def _parameters(self):
         return {"w": 2}
 
-    def _last_axes(self, q_width, k_width):
-        return {"w": (q_width, *jnp.shape(self.w)[-1:])}
+    def _last_axes(self):
+        return {"w": "Hq S_max"}
 
 
 def _by_head(x: jax.Array, w: ArrayLike, precision: Any) -> jax.Array:

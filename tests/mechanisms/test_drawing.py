@@ -1,7 +1,5 @@
 """Pictures: what is drawn is what masks say, what scores weigh and what engines visit."""
 
-import sys
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -148,26 +146,3 @@ def test_an_attention_is_probed(attention, mask):
 def test_a_leak_is_seen():
     moves = seen(drawn(attention=ahead, mask=masks.Causal())["attention"])
     assert moves[3, 7] and moves.sum() == LENGTH + 1
-
-
-@pytest.mark.parametrize(
-    ("parts", "message"),
-    [
-        ({}, "draw takes a score, a mask, a route or a bias; got none of them"),
-        ({"route": "window"}, "route must be a value of attnlab.routes"),
-        ({"score": "dot", "mask": masks.Causal()}, "score must be a value of attnlab.scores"),
-        ({"mask": jnp.zeros((4, 4))}, "mask must be boolean"),
-        ({"score": scores.Additive(jnp.ones(4))}, r"must end in \(16,\)"),
-        ({"mask": masks.Causal(), "length": 0}, "length must be"),
-        ({"attention": ahead, "score": scores.Dot()}, "an attention has its own score"),
-    ],
-)
-def test_what_cannot_be_drawn(parts, message):
-    with pytest.raises(ValueError, match=message):
-        attnlab.draw(**parts)
-
-
-def test_without_matplotlib(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"needs matplotlib, .* \(pip install matplotlib\)"):
-        attnlab.draw(mask=masks.Causal())

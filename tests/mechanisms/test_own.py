@@ -216,8 +216,11 @@ def test_what_is_no_mechanism_is_refused_when_it_is_named(at, capsys, name, word
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("short", "must return the context, float32 (2, 11, 2, 3); got float32 (2, 1, 2, 3)"),
-        ("half", "must return the context, float32 (2, 11, 2, 3); got bfloat16"),
+        (
+            "short",
+            "must be [*B, T, N, D] = (2, 11, 2, 3) for q [*B, T, N, H] = (2, 11, 2, 3); got (2, 1",
+        ),
+        ("half", "must return the context, in the dtype float32; got bfloat16"),
         ("blind", "blind(q, k, v) must take mask= here"),
         (
             "Narrow",

@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from attnlab.core.tokens import BOS, EOS, shift_right
 
@@ -105,17 +104,6 @@ def assert_is(oracle, model, *settings, in_pieces=True):
         for x, y in zip(*map(jax.tree.leaves, (again, found)), strict=True):
             np.testing.assert_allclose(x, y, **EXACT)
     return weights
-
-
-def assert_has_no_weights(model, message):
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(
-            lambda: model.init(
-                jax.random.key(0),
-                *batch(),
-                method=lambda m, s, t: m.decode(m.encode(s), t, return_weights=True),
-            )
-        )
 
 
 def assert_drops(model):

@@ -1,7 +1,5 @@
 """What a model's layers give their attention."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,11 +22,3 @@ def test_layers_are_in_the_order_of_their_numbers():
     assert qk.shape == v.shape == (11, 1, 5, 3, 2)
     zero = [not np.any(layer) for layer in v]
     assert zero == [False] * 10 + [True]
-
-
-def test_a_model_without_shared_projections_is_refused():
-    config = dataclasses.replace(CONFIG, num_layers=1)
-    model = TransformerLM(config)
-    variables = jax.eval_shape(model.init, jax.random.key(0), TOKENS)
-    with pytest.raises(ValueError, match="no layer has queries that are its keys"):
-        jax.eval_shape(lambda x: shared_projections(model, x, TOKENS), variables)

@@ -1,6 +1,5 @@
 """The variations of Britz et al. 2017: their printed sizes, and what they compute."""
 
-import jax
 import jax.numpy as jnp
 import pytest
 
@@ -11,9 +10,7 @@ from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
-    assert_has_no_weights,
     assert_is,
-    batch,
     count,
 )
 
@@ -69,32 +66,3 @@ def test_is_the_paper(name):
 @pytest.mark.slow
 def test_dropout_in_half_precision():
     assert_drops(britz(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5, **DEEP))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"attention": "dot"}, "attention must be one of 'mul'.*; got 'dot'"),
-        ({"encoder_cell": "rnn"}, "encoder_cell must be one of 'gru', 'lstm', 'tanh'; got 'rnn'"),
-        ({"decoder_cell": "LSTM"}, "decoder_cell must be one of 'gru'.*; got 'LSTM'"),
-        ({"direction": "up"}, "direction must be one of 'both'.*; got 'up'"),
-        ({"decoder_residual": "mean"}, "residual must be one of None, 'add', 'dense'; got 'mean'"),
-        (
-            {"encoder_residual": "add", "embed_features": 3},
-            r"a residual needs inputs as wide as the states; got \[3\] and 5",
-        ),
-        (
-            {"attention": "none-state", "input_transform": True},
-            "which only attention has; got it with attention='none-state'",
-        ),
-    ],
-)
-def test_refusals(options, message):
-    model = britz(param_dtype=jnp.float32, **options)
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(model.init, jax.random.key(0), *batch())
-
-
-def test_weights_need_attention():
-    model = britz(param_dtype=jnp.float32, attention="none-input")
-    assert_has_no_weights(model, "attention='none-input' has no weights")

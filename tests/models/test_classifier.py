@@ -62,15 +62,6 @@ def test_a_pair_is_compared_by_its_states():
         np.testing.assert_allclose(logits, true, rtol=1e-4, atol=1e-5)
 
 
-def test_three_in_a_row_are_no_pair():
-    three = jnp.stack([TOKENS] * 3, 1)
-    for tokens, shape in ((three, r"\(2, 3, 5\)"), (TOKENS[0], r"\(5,\)")):
-        with pytest.raises(ValueError, match=rf"or of pairs \[B, 2, T\]; got {shape}"):
-            EncoderClassifier(CONFIG, 3, "first", DENSE).init(jax.random.key(0), tokens)
-    with pytest.raises(ValueError, match="num_classes must be an int ≥ 1; got 0"):
-        EncoderClassifier(CONFIG, 0, "first", DENSE).init(jax.random.key(0), TOKENS)
-
-
 def test_without_pooling_each_token_is_classified():
     pair = jnp.stack([TOKENS, TOKENS[::-1]], 1)
     got, _, head = logits_of("none", pair)
@@ -78,10 +69,3 @@ def test_without_pooling_each_token_is_classified():
     states = ENCODE({"params": init(model, pair)["params"]["encoder"]}, TOKENS)
     np.testing.assert_allclose(got[:, 0], head(np.asarray(states)), rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(got[:, 1], got[::-1, 0], rtol=1e-4, atol=1e-5)
-
-
-def test_an_unknown_pooling_is_refused():
-    with pytest.raises(
-        ValueError, match="pooling must be one of 'first', 'mean', 'none'; got 'max'"
-    ):
-        EncoderClassifier(CONFIG, 3, "max").init(jax.random.key(0), TOKENS)

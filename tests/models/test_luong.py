@@ -1,6 +1,5 @@
 """Luong's attention against the equations: every score and window, while training and decoding."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
     assert_drops,
-    assert_has_no_weights,
     assert_is,
-    batch,
 )
 
 
@@ -59,30 +56,3 @@ def test_is_the_paper(name):
 def test_dropout_in_half_precision():
     options = {"window": "local-p", "dropout_rate": 0.5}
     assert_drops(luong(param_dtype=jnp.float32, dtype=jnp.bfloat16, **options))
-
-
-def test_refusals():
-    source, target = batch()
-    for options, error, message in (
-        ({"score": "cosine"}, ValueError, "score must be one of 'location'.*; got 'cosine'"),
-        ({"window": "local"}, ValueError, "window must be one of 'global'.*; got 'local'"),
-        ({"score": None}, ValueError, "score=None has no attention.*; got .* input_feeding=True"),
-        (
-            {"score": None, "input_feeding": False, "window": "local-m"},
-            ValueError,
-            "score=None has no attention.*; got window='local-m'",
-        ),
-        (
-            {"score": "location", "window": "local-p"},
-            NotImplementedError,
-            "local attention looks at keys and Location does not",
-        ),
-    ):
-        model = luong(param_dtype=jnp.float32, **options)
-        with pytest.raises(error, match=message):
-            jax.eval_shape(model.init, jax.random.key(0), source, target)
-
-
-def test_weights_need_attention():
-    model = luong(param_dtype=jnp.float32, score=None, input_feeding=False)
-    assert_has_no_weights(model, "score=None has no weights")

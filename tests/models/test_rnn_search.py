@@ -91,16 +91,6 @@ def test_dropout_in_half_precision(make):
     assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))
 
 
-def test_refusals():
-    with pytest.raises(
-        ValueError, match="output_state must be one of 'before', 'after'; got 'now'"
-    ):
-        search(output_state="now").init(jax.random.key(0), *batch())
-    model = enc_dec(param_dtype=jnp.float32)
-    with pytest.raises(ValueError, match="RNNEncDec has no attention; got return_weights=True"):
-        forward(model, random_params(model), *batch(), return_weights=True)
-
-
 def test_a_cache_from_init_holds_no_sentence():
     source, target = batch()
     model = search(param_dtype=jnp.float32)

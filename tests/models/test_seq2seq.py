@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.core.tokens import rows_of
 from attnlab.models import Britz, Luong, NMTAttn, RNNEncDec, RNNSearch
 
 SOURCE, TARGET = jnp.array([[5, 6, 7], [8, 9, 2]]), jnp.array([[4, 2, 0, 0], [3, 5, 6, 2]])
@@ -46,45 +45,6 @@ def test_a_batch_is_divided_by_shard_map(name):
         np.testing.assert_allclose(wide(variables, SOURCE, TARGET), want, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("name", "size"),
-    [
-        ("search", "maxout_features"),
-        ("search", "align_features"),
-        ("enc-dec", "hidden_features"),
-        ("luong", "num_layers"),
-        ("luong", "max_source_length"),
-        ("britz", "attention_features"),
-        ("britz", "encoder_layers"),
-        ("britz, none-state", "decoder_layers"),
-        ("nmt-attn", "num_decoder_layers"),
-    ],
-)
-def test_sizes_count_something(name, size):
-    model = MODELS[name](**{size: 0})
-    rule = rf"{type(model).__name__}\.{size} must be an int ≥ 1; got 0"
-    with pytest.raises(ValueError, match=rule):
-        jax.eval_shape(model.init, jax.random.key(0), SOURCE, TARGET)
-
-
-@pytest.mark.parametrize(
-    ("source", "target", "message"),
-    [
-        (None, TARGET, "source must be an array of numbers; got None"),
-        (SOURCE[0], TARGET, r"source must be token ids, .*got int32 \(3,\) \(give .* source\[None"),
-        (SOURCE[:, :0], TARGET, r"T ≥ 1; got int32 \(2, 0\)"),
-        (SOURCE, TARGET[:, :0], r"target must be .* T ≥ 1; got int32 \(2, 0\)"),
-        (SOURCE + 0.5, TARGET, "source must be token ids, integers .*got float32"),
-        (SOURCE, TARGET > 3, "target must be token ids, integers .*got bool"),
-        (SOURCE[:1], TARGET, r"one target; got source \(1, 3\) and target \(2, 4\)"),
-    ],
-)
-def test_what_is_no_batch_of_tokens_is_refused(source, target, message):
-    model = MODELS["luong, not fed"](window="global", score=None)
-    with pytest.raises(ValueError, match=message):
-        jax.eval_shape(model.init, jax.random.key(0), source, target)
-
-
 @pytest.mark.parametrize("name", MODELS)
 def test_a_step_of_other_rows_than_the_memory_is_refused(name):
     model = MODELS[name]()
@@ -99,10 +59,3 @@ def test_a_step_of_other_rows_than_the_memory_is_refused(name):
     _, cache = step(TARGET[:, :1])
     with pytest.raises(ValueError, match="tokens need as many rows as the memory and the cache"):
         step(TARGET[:1, :1], **cache)
-    with pytest.raises(ValueError, match="decode=True writes the cache; got a call that may not"):
-        step(TARGET[:, :1], mutable=("static",), **cache)
-
-
-def test_ids_that_are_not_integers_are_refused_wherever_they_are_read():
-    with pytest.raises(ValueError, match="ids must be integers; got float32 .cast them"):
-        rows_of(jnp.ones((5, 3)), SOURCE + 0.9)

@@ -1,6 +1,5 @@
 """What a Flax user expects of every module: one table of them all."""
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -183,20 +182,6 @@ def test_every_method_that_flax_can_capture_returns_arrays(name):
     whatever = {"capture_intermediates": lambda *_: True, "mutable": ["intermediates"]}
     _, found = jax.eval_shape(lambda v: module.apply(v, *x, **whatever), variables)
     assert found["intermediates"]["__call__"]
-
-
-@pytest.mark.parametrize(
-    ("name", "sizes"),
-    [("additive", {"features": 5}), ("multi_head", {"num_heads": 2}), ("local_p", {})],
-)
-def test_what_remat_makes_an_array_of_is_refused(name, sizes):
-    class Block(nn.Module):
-        @nn.compact
-        def __call__(self, *x):
-            return nn.remat(type(MODULES[name]))(**sizes)(*x, return_weights=False)
-
-    with pytest.raises(ValueError, match=r"return_weights must be known .*as a static argument"):
-        Block().init(jax.random.key(0), *inputs(name))
 
 
 @EVERY

@@ -228,8 +228,6 @@ def test_past_the_end_of_the_cache_is_nan():
     for (got, _), fitting in zip(found, (CACHE, CACHE, CACHE, 12), strict=True):
         assert np.isfinite(got[:, :fitting]).all()
         assert got.shape[1] > fitting and np.isnan(got[:, fitting:]).all()
-    with pytest.raises(ValueError, match=f"cache holds {CACHE} tokens; got {CACHE + 1}"):
-        module.apply(variables, x[:, : CACHE + 1], decode=True, mutable=["cache"])
 
 
 def test_the_cache_keeps_the_dtype_of_the_computation():
@@ -291,18 +289,6 @@ def test_values_of_a_width_of_their_own():
     [(got, _)] = decode(module, variables, x, (6, 5))
     true, _ = multi_head(variables["params"], x, x, x, mask=oracle.causal(L, L))
     np.testing.assert_allclose(got, true, **EXACT)
-
-
-def test_errors_of_encoder_decoder_attention():
-    x = sequence()
-    variables = init(mha(), x, x)
-    with pytest.raises(ValueError, match=r"no \"static\" collection .*\(apply with mutable="):
-        mha().apply(variables, x, x, decode=True, mutable=["cache"])
-    with pytest.raises(ValueError, match="value_features must be a multiple .*; got 16 and 3"):
-        init(mha(value_features=16), x)
-    lsh = mha(num_heads=2, route=routes.LSH(shared_qk=False))
-    with pytest.raises(NotImplementedError, match="LSH decodes self-attention only; got key="):
-        init(lsh, x, x, decode=True)
 
 
 class Shared(nn.Module):

@@ -11,7 +11,6 @@ import pytest
 from flax import nnx
 
 from attnlab import (
-    AdditiveScore,
     MultiHeadAttention,
     as_flax_attention_fn,
     masks,
@@ -268,17 +267,6 @@ def test_dtype_is_flax_s():
     assert jax.eval_shape(lambda: of_nnx(fn(), dtype=jnp.bfloat16)(x)).dtype == jnp.bfloat16
 
 
-def test_what_would_be_lost_is_refused():
-    x = sequence()
-    module = linen(as_flax_attention_fn())
-    variables = init(module, x)
-    with pytest.raises(NotImplementedError, match="LSH shares queries.*LSH.shared_qk=False.*Self"):
-        as_flax_attention_fn(route=routes.LSH())
-    quantized = linen(as_flax_attention_fn(), qk_attn_weights_einsum_cls=lambda: jnp.einsum)
-    with pytest.raises(NotImplementedError, match="einsum of its own.*qk_attn_weights_einsum"):
-        quantized.apply(variables, x)
-
-
 @pytest.mark.parametrize(
     "route",
     [routes.Window(2, 0), routes.LSH(1, num_buckets=2, shared_qk=False)],
@@ -361,25 +349,6 @@ def test_lazy_masks_pass(name):
         for _, _, dx in run(params, x, dy.at[:, :t].set(0).at[:, t + 1 :].set(0))[1:]:
             np.testing.assert_array_equal(dx[:, t + 1 :], 0)
             assert np.abs(dx[0, :t]).max() > 1e-4
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"score": AdditiveScore()}, "instance of AdditiveScore .a module .*MultiHeadAttention"),
-        ({"score": scores.Dot}, r"attnlab\.scores, such as scores\.Additive.*the class Dot"),
-        ({"route": "lsh"}, r"route must be a value, such as routes\.LSH.*; got 'lsh'"),
-        ({"route": routes.Window}, "route must be a value.*; got the class Window"),
-    ],
-)
-def test_what_is_no_score_or_route_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        as_flax_attention_fn(**options)
-
-
-def test_a_route_that_samples_is_refused():
-    with pytest.raises(NotImplementedError, match="Hard draws from a stream .*MultiHeadAttention"):
-        as_flax_attention_fn(route=routes.Hard())
 
 
 def test_modules_with_the_same_attention_are_the_same_to_jit():

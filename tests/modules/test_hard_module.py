@@ -112,14 +112,6 @@ def test_refusals(name):
         init(module, x)
 
 
-def test_a_single_head_takes_no_route_that_hashes_and_no_second_implementation():
-    x = sequence()
-    with pytest.raises(ValueError, match="route must be a value that does not hash.*; got an inst"):
-        init(AdditiveAttention(5, route=routes.LSH()), x)
-    with pytest.raises(ValueError, match="implementation= is that of all pairs; got 'dense' and"):
-        init(AdditiveAttention(5, route=HARD, implementation="dense"), x)
-
-
 def test_a_single_head_restricted_to_a_window():
     x = sequence()
     module = AdditiveAttention(5, route=routes.Window(1, 0))

@@ -15,7 +15,6 @@ from attnlab import (
     make_rotations,
     masks,
     routes,
-    scores,
 )
 from attnlab.ops.lsh.hashing import running_center
 from tests import oracle_lsh
@@ -303,52 +302,6 @@ def test_pmap_is_the_batch_axis():
     mapped = jax.pmap(module.apply, in_axes=(None, 0))(variables, x[:, None])
     assert len(mapped.sharding.device_set) == 2
     np.testing.assert_allclose(mapped[:, 0], compiled(module)(variables, x), rtol=1e-5, atol=1e-6)
-
-
-def test_what_cannot_be_is_refused():
-    x = sequence()
-    with pytest.raises(ValueError, match=r"mask must broadcast to \[\*B, N, T, S\]"):
-        init(lsh(), x, mask=jnp.ones((L - 1, L), bool))
-    host = MultiHeadAttention(N, route=ROUTE)
-    variables = init(host, x)
-    with pytest.raises(NotImplementedError, match="LSH takes no bias"):
-        host.apply(variables, x, bias=jnp.zeros((1, 1, 1, L)))
-    with pytest.raises(
-        TypeError, match=r"LSHSelfAttention has no .*num_hashes; use route=routes.LSH\(num_h"
-    ):
-        LSHSelfAttention(4, num_hashes=4)
-    with pytest.raises(
-        ValueError, match="a routes.LSH; got .*Window .MultiHeadAttention takes any"
-    ):
-        init(LSHSelfAttention(4, route=routes.Window(1, 1)), x)
-    with pytest.raises(ValueError, match="causal must be one of True, False; got 'no'"):
-        init(lsh(causal="no"), x)
-    with pytest.raises(ValueError, match=r"no axis of length 0; got \(\d+, 0, "):
-        init(lsh(), x[:, :0])
-    running = lsh(route=dataclasses.replace(ROUTE, centering="running"))
-    with pytest.raises(NotImplementedError, match="mean of one segment into the next; got.*use"):
-        init(running, x, mask=masks.Segments(jnp.zeros((B, L), jnp.int32)))
-    with pytest.raises(ValueError, match="centering must be one of None, 'running', 'learned'"):
-        routes.LSH(centering="mean")
-    q = jnp.ones((B, L, N, H))
-    for route, options in (
-        (routes.LSH(centering="learned"), {}),
-        (routes.LSH(), {"center": jnp.ones((N, H))}),
-    ):
-        with pytest.raises(ValueError, match='center, .* belongs to centering="learned"; got'):
-            route(scores.Dot(), q, q, q, **options)
-    for route, options in (
-        (routes.LSH(hash_before_rotary=True), {}),
-        (routes.LSH(), {"hash_inputs": q}),
-    ):
-        with pytest.raises(
-            ValueError, match="hash_inputs, .* belong to hash_before_rotary=True; got"
-        ):
-            route(scores.Dot(), q, q, q, **options)
-    with pytest.raises(ValueError, match=r"center must have shape \(6, 2\) for q .*; got \(2,\)"):
-        routes.LSH(centering="learned")(scores.Dot(), q, q, q, center=jnp.ones(H))
-    with pytest.raises(ValueError, match=r"hash_inputs must have shape .*; got \(2, 29, 3, 2\)"):
-        routes.LSH(hash_before_rotary=True)(scores.Dot(), q, q, q, hash_inputs=q[:, :, :3])
 
 
 def test_weights_on_demand_are_of_the_same_hashing():

@@ -105,17 +105,3 @@ def test_a_bias_before_the_first_row_is_nan():
     variables = init(module, x)
     got = jax.jit(lambda o: module.apply(variables, x[:, :4], x, mask=masks.Window(9, 9, o)))(-2)
     assert np.isnan(got).all()
-
-
-@pytest.mark.parametrize(
-    ("name", "mask", "words"),
-    [
-        ("t5", masks.Causal(np.arange(B)), r"one position ≥ 0.*got shape \(2,\) \(give"),
-        ("alibi", masks.Causal(-2), r"one position ≥ 0 .*; got -2 \(give .*bias="),
-        ("rotary", masks.Causal(3) & masks.Window(2, 0), "queries stand at one .*; got 3 and 0"),
-    ],
-)
-def test_positions_that_cannot_be_are_refused(name, mask, words):
-    x = sequence()
-    with pytest.raises((ValueError, NotImplementedError), match=words):
-        jax.eval_shape(lambda: MODULES[name].init(jax.random.key(0), x[:, :4], x, mask=mask))

@@ -210,9 +210,7 @@ def test_weights_that_a_route_does_not_sow_are_not_computed():
     assert calls == [DV] and not sown.get("intermediates")
 
 
-def test_the_implementation_is_used_or_refused():
-    query, key, _ = arrays(DQ)
-
+def test_the_implementation_is_used():
     def largest_array(implementation):
         module = MultiplicativeAttention(scores.Dot(), implementation=implementation)
         long = jnp.ones((1, 1031, DQ))
@@ -220,33 +218,6 @@ def test_the_implementation_is_used_or_refused():
         return "1031,1031" in str(jaxpr)
 
     assert largest_array("dense") and not largest_array("blockwise")
-    with pytest.raises(ValueError, match="implementation must be one of .*; got 'fast'"):
-        MultiplicativeAttention(scores.Dot(), implementation="fast").apply({}, query, key)
-    with pytest.raises(NotImplementedError, match='"cudnn" is for NVIDIA GPU, not for cpu'):
-        init(MultiplicativeAttention(implementation="cudnn", **F64), query, key)
-
-
-def test_bad_input_is_named():
-    query, key, value = arrays(DQ)
-    module = MultiplicativeAttention(scores.Dot())
-    with pytest.raises(ValueError, match="value= needs key=.*; got value without key"):
-        module.apply({}, query, value=value)
-    with pytest.raises(ValueError, match=r"key must be \[\*batch, length, width\].*; got \(3,\)"):
-        module.apply({}, query, key[0, 0])
-    with pytest.raises(ValueError, match="equal width for this score"):
-        module.apply({}, query, value)
-    with pytest.raises(ValueError, match="mask must be boolean.* float64 .*bias="):
-        module.apply({}, query, key, mask=jnp.ones((T, S)))
-    for module, message in (
-        (MultiplicativeAttention("dot"), "score must be a module that makes one.*; got 'dot'"),
-        (MultiplicativeAttention(features=0), "MultiplicativeAttention.features must be .*; got 0"),
-        (LocationAttention(max_length=0), "LocationAttention.max_length must be .*; got 0"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            module.init(jax.random.key(0), query, key)
-    module = MultiplicativeAttention(scores.Dot())
-    with pytest.raises(ValueError, match="equal batch axes"):
-        module.apply({}, query, key[:1])
 
 
 def test_general_score_can_be_given_and_named():

@@ -200,22 +200,6 @@ def test_what_is_drawn_does_not_depend_on_the_blocks(monkeypatch):
     np.testing.assert_allclose(found[0].log_prob, found[1].log_prob, rtol=1e-5, atol=1e-6)
 
 
-def test_refusals():
-    q, k, v = arrays()
-    with pytest.raises(ValueError, match=r"Hard\(\) takes one key.*got dropout_rate=0.5 \(set it"):
-        routes.Hard()(scores.Dot(), q, k, v, dropout_rate=0.5, dropout_key=jax.random.key(0))
-    with pytest.raises(ValueError, match="sample_key must be one PRNG key; got 3"):
-        hard_attention(q, k, v, sample_key=3)
-    for wrong in ("a", {}, np.ones(2)):
-        for call in (routes.Hard, lambda **rate: hard_attention(q, k, v, **rate)):
-            with pytest.raises(ValueError, match="expected_rate must be one finite number; got"):
-                call(expected_rate=wrong)
-    with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got 2"):
-        routes.Hard(expected_rate=2)
-    with pytest.raises(ValueError, match=r"expected_rate must be in \[0, 1\]; got -1"):
-        hard_attention(q, k, v, expected_rate=-1)
-
-
 def test_entropy_over_blocks_whose_largest_logits_rise():
     """More keys than a block has, the likeliest ones last: what stood before is scaled down."""
     q = np.ones((1, 3, 1, 1), "f")

@@ -207,37 +207,11 @@ def test_window_time_does_not_grow_with_the_square():
     assert visited[1] / visited[0] == pytest.approx(4, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"half_width": -1}, ValueError, r"half_width counts keys, an int ≥ 0; got -1"),
-        ({"half_width": 1.5}, ValueError, r"half_width counts keys.*got 1\.5"),
-        ({"centers": np.zeros((2, 23))}, ValueError, r"\(2, 17\), one a query; got \(2, 23\)"),
-        ({"score": scores.Location(np.ones((7, 23)))}, NotImplementedError, "use another score"),
-        ({"mask": np.ones((17, 22), bool)}, ValueError, r"mask must broadcast .*got \(17, 22\)"),
-        ({"mask": masks.Padding(np.ones(3, int))}, ValueError, r"Padding.kv_lengths .*\(2,\)"),
-        ({"mask": masks.Padding(3, np.ones(3, int))}, ValueError, r"q_lengths .*got \(3,\)"),
-        ({"dropout_rate": 0.5}, ValueError, r"needs dropout_key"),
-    ],
-)
-def test_local_errors(options, error, message):
-    q, k, v, centers = small()
-    with pytest.raises(error, match=message):
-        local_attention(q, k, v, **({"centers": centers} | options))
-
-
 def test_a_window_may_be_any_pair():
     q, k, v, _ = small()
     want = window_attention(q, k, v, window=(2, 1))
     for window in ([2, 1], np.array([2, 1]), jnp.array([2, 1])):
         np.testing.assert_array_equal(window_attention(q, k, v, window=window), want)
-
-
-@pytest.mark.parametrize("window", [3, (1, 2, 3), "ab", None])
-def test_a_window_is_two_numbers(window):
-    q, k, v, _ = small()
-    with pytest.raises(ValueError, match=r"window must be \(left, right\).*got|Window.left counts"):
-        window_attention(q, k, v, window=window)
 
 
 def test_a_center_that_is_nan_is_not_hidden():

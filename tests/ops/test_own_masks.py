@@ -413,26 +413,3 @@ def test_what_is_wrong_with_it_is_said_in_one_line(call, mask, words):
     with pytest.raises(ValueError, match=words or "Strided") as caught:
         call(mask)
     assert "\n" not in str(caught.value)
-
-
-def test_its_arrays_are_those_of_the_batch():
-    with pytest.raises(ValueError, match=r"Strided.strides must lead with .* \(2,\).*; got \(3,\)"):
-        attention(scores.Dot(), *arrays()[:3], mask=Strided(jnp.ones(3, int)))
-
-
-def test_what_engines_ask_is_no_name_of_a_field():
-    with pytest.raises(TypeError, match=r"Taken.lengths cannot be a field: .* ask .* \(rename it"):
-
-        class Taken(masks.Mask):
-            lengths: Any
-
-            def visible(self, i, j):
-                return j < self.lengths
-
-
-def test_a_known_mask_has_no_subclass():
-    with pytest.raises(TypeError, match=r"masks.Causal has no subclasses; got Half \(make it of"):
-
-        class Half(masks.Causal):  # type: ignore[misc]
-            def visible(self, i, j):
-                return j <= i // 2

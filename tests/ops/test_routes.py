@@ -204,31 +204,10 @@ def test_lsh_shows_the_weights_that_it_attends_with(shared_qk):
     assert not np.triu(weights[0], 1).any() and not weights[1, :, :, 4:].any()
 
 
-def test_what_lsh_cannot_do_is_refused():
-    q, k, v = arrays()
-    route = routes.LSH()
-    for score in (scores.Dot(1.0), scores.Cosine()):
-        with pytest.raises(NotImplementedError, match="LSH has a score of its own.*leave score"):
-            route(score, q, q, v)
-    with pytest.raises(NotImplementedError, match="LSH takes no bias"):
-        route(scores.Dot(), q, q, v, bias=jnp.zeros(()))
-    with pytest.raises(NotImplementedError, match="LSH does not decode with a key/value cache"):
-        route(scores.Dot(), q, q, v, q_offset=jnp.zeros((), jnp.int32))
-    with pytest.raises(ValueError, match="within one sequence; got 3 queries and 7 keys"):
-        route(scores.Dot(), q[:, :3], k, v)
-    with pytest.raises(NotImplementedError, match="for shared queries and keys; got centering='"):
-        routes.LSH(shared_qk=False, centering="running")
-
-
 def test_an_unknown_keyword_is_an_error():
     for route in (routes.AllPairs(), routes.Window(1, 1), routes.LSH(), routes.Hard()):
         with pytest.raises(TypeError, match="causal"):
             route(scores.Dot(), *arrays(), causal=True)
-
-
-def test_a_windows_sizes_are_checked_where_it_is_made():
-    with pytest.raises(ValueError, match=r"Window\.left counts keys .*got -1"):
-        routes.Window(-1, 0)
 
 
 def test_routes_are_values():

@@ -80,11 +80,6 @@ def test_low_precision_logits_are_float32(case):
     assert jax.eval_shape(attention_weights, score, q, k).dtype == jnp.float32
 
 
-def test_only_prepared_scores_have_logits():
-    with pytest.raises(TypeError, match="General has no logits of its own: call prepare first"):
-        scores.General(jnp.ones((3, 3))).logits(jnp.ones((2, 3)), jnp.ones((2, 3)))
-
-
 def test_scores_are_pytrees_of_their_parameters():
     for case in SCORES:
         parameters = case.parameters(np.random.default_rng(0), SIZES)
@@ -175,43 +170,6 @@ def test_location_ignores_keys_beyond_its_last(implementation, offset, x64):
         run(q, v, w), (true.context, true.weights, dq, dv, dw[..., :19]), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("score", "message"),
-    [
-        (
-            scores.General(np.ones((3, 7, 7))),
-            r"General\.w .*2 axes.*6 query heads; got \(3, 7, 7\)",
-        ),
-        (scores.Additive(np.ones((2, 6, 7))), r"Additive\.w .*got \(2, 6, 7\)"),
-        (scores.Cosine(np.ones(5)), r"Cosine\.scale .*6 query heads; got \(5,\)"),
-        (scores.General(np.ones((7, 5))), r"General\.w must end in \(7, 7\) .*got shape \(7, 5\)"),
-        (scores.Location(np.ones((5, 9))), r"Location\.w must end in \(7, 9\) .*\(5, 9\)"),
-        *(
-            # A sum over hidden units in groups would pad or clamp what is too short.
-            (scores.Additive(np.ones(n)), rf"Additive\.w must end in \(7,\) .*got shape \({n},\)")
-            for n in (1, 6, 8)
-        ),
-        (scores.NormalizedAdditive(np.ones(7), 1.0, np.ones(1)), r"Additive\.bias must .*\(1,\)"),
-        (
-            scores.Concat(np.ones(4), np.ones((7, 4)), np.ones((7, 5))),
-            r"Concat\.wk must end in \(7, 4\) .*got shape \(7, 5\) \(make it of that size",
-        ),
-    ],
-)
-def test_errors(score, message):
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in SCORES[0].qkv(np.random.default_rng(0), SIZES))
-    with pytest.raises(ValueError, match=message):
-        attention(score, q, k, v)
-
-
-def test_a_traced_scale_of_dot_is_refused():
-    q, k, v = (jnp.asarray(x, jnp.float32) for x in SCORES[0].qkv(np.random.default_rng(0), SIZES))
-    with pytest.raises(
-        ValueError, match=r"Dot\.scale must be known .*multiply q by it, or use Cos"
-    ):
-        jax.jit(lambda scale: attention(scores.Dot(scale), q, k, v))(2.0)
 
 
 def test_every_score_of_the_library_is_tested():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attnlab.core.checks import require, require_choice
+from attnlab.core.checks import require
 from attnlab.core.tokens import PAD
 from attnlab.models.bert.model import BertPretraining
-from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
+from attnlab.models.hugging_face import ACTIVATIONS, Weights, changed_config
 from attnlab.models.transformer.config import TransformerConfig
 
 __all__ = ["from_hugging_face"]
@@ -39,12 +39,13 @@ def from_hugging_face(
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
+      KeyError: a configuration or weights that lack something.
     """
-    c = _config(Fields(config), changed)
+    c = _config(config, changed)
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
-    from_ = Weights(weights, "BertForPreTraining", "bert.", c.param_dtype)
+    from_ = Weights(weights, "bert.", c.param_dtype)
     width = (c.width,)
     embeddings, head = "embeddings.", "cls.predictions."
     params: dict[str, Any] = {
@@ -81,7 +82,6 @@ def from_hugging_face(
 
 
 def _config(config: Mapping[str, Any], changed: Mapping[str, Any]) -> TransformerConfig:
-    require_choice("hidden_act", config["hidden_act"], tuple(ACTIVATIONS))
     known = {
         "position_embedding_type": "absolute",
         "is_decoder": False,

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.core.checks import as_array, require, require_choice, require_sizes
+from attnlab.core.shapes import fit
 from attnlab.core.tokens import PAD, row_numbers
 from attnlab.models.output import DeferredLogits
 from attnlab.models.transformer.config import TransformerConfig
@@ -93,12 +94,11 @@ class BertPretraining(nn.Module):
         """
         masked = as_array("masked", masked)
         require(
-            masked.ndim == 2
-            and len(masked) == len(tokens)
-            and jnp.issubdtype(masked.dtype, jnp.integer),
-            f"masked must be the positions of masked tokens, integers [B, M] with B={len(tokens)}; "
-            f"got {masked.dtype} {masked.shape} (not booleans of all tokens)",
+            jnp.issubdtype(masked.dtype, jnp.integer),
+            f"masked must be the positions of masked tokens, integers [B, M]; got {masked.dtype}"
+            " (not booleans of all tokens)",
         )
+        fit("tokens: B T", tokens, "masked: B M", masked)
         states, pooled = self.bert(tokens, types, deterministic=deterministic)
         masked = row_numbers(masked, states.shape[1])
         x = jnp.take_along_axis(states, masked[..., None], axis=1)

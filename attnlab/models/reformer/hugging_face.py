@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from attnlab.core.checks import require, require_choice
-from attnlab.models.hugging_face import ACTIVATIONS, Fields, Weights, changed_config
+from attnlab.core.checks import require
+from attnlab.models.hugging_face import ACTIVATIONS, Weights, changed_config
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
@@ -44,13 +44,14 @@ def from_hugging_face(
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
+      KeyError: a configuration or weights that lack something.
     """
-    model = _model(Fields(config), changed)
+    model = _model(config, changed)
     c = model.config
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
-    from_ = Weights(weights, "ReformerModelWithLMHead", "reformer.", c.param_dtype)
+    from_ = Weights(weights, "reformer.", c.param_dtype)
     bias = next((name for name in _BIASES if name in weights), _BIASES[-1])
     params: dict[str, Any] = {
         "vocabulary": {
@@ -73,7 +74,6 @@ def from_hugging_face(
 
 def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
     """The model that a configuration describes, without its weights."""
-    require_choice("hidden_act", config["hidden_act"], tuple(ACTIVATIONS))
     causal = {"is_decoder": True, "local_num_chunks_after": 0, "lsh_num_chunks_after": 0}
     for name, value in causal.items():
         got = config.get(name)
@@ -117,8 +117,6 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
             dropout_rate=config["lsh_attention_probs_dropout_prob"],
         ),
     }
-    for kind in config["attn_layers"]:
-        require_choice("attn_layers", kind, tuple(attentions))
     return Reformer(c, tuple(attentions[kind] for kind in config["attn_layers"]))
 
 

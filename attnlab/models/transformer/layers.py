@@ -14,6 +14,7 @@ import jax.numpy as jnp
 
 from attnlab import positions as pos
 from attnlab.core.checks import as_array, require
+from attnlab.core.shapes import fit
 from attnlab.core.tokens import rows_of
 from attnlab.devices.split import gathered
 from attnlab.models.chunks import in_chunks
@@ -105,11 +106,8 @@ class Inputs(nn.Module):
         c = self.config
         count, given = x.shape[1], positions is not None
         for name, of_tokens in (("positions", positions), ("types", types)):
-            shape = x.shape[:2] if of_tokens is None else as_array(name, of_tokens).shape
-            require(
-                shape in ((count,), x.shape[:2]),
-                f"{name} must be one a token, {(count,)} or {x.shape[:2]}; got {shape}",
-            )
+            if of_tokens is not None:
+                fit("x: *B T D", x, f"{name}: *B|1 T", as_array(name, of_tokens))
         before = tokens_before(self, count) if decode else 0
         if positions is None:
             positions = before + jnp.arange(count)

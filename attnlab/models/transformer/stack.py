@@ -12,6 +12,7 @@ import flax.linen as nn
 import jax
 
 from attnlab.core.checks import require, require_instance
+from attnlab.core.shapes import fit
 from attnlab.masks import Mask
 from attnlab.models.transformer.config import POSITION_BIASES, TransformerConfig
 from attnlab.models.transformer.layers import FeedForward, layer_norm
@@ -92,11 +93,8 @@ def require_width(y: jax.Array, x: jax.Array) -> None:
     Raises:
       ValueError: y has another shape.
     """
-    require(
-        y.shape == x.shape,
-        f"attention in a layer must return the shape of its input, {x.shape}; got {y.shape} (make"
-        " it with config.attention(…), or leave out_features out)",
-    )
+    remedy = "make it with config.attention(…), or leave out_features out"
+    fit("input: *B T D", x, "attention in a layer: *B T D", y, remedy=remedy)
 
 
 class Stack(nn.Module):

@@ -24,7 +24,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
 
-from attnlab.core.axes import broadcasts_to
 from attnlab.core.checks import (
     as_array,
     as_int,
@@ -34,6 +33,7 @@ from attnlab.core.checks import (
     require_instance,
     require_key,
 )
+from attnlab.core.shapes import broadcasts_to
 from attnlab.devices.meshes import on_explicit_axes, spec_of
 from attnlab.devices.split import by_device, current, divide_positions, heads_are_too_few
 from attnlab.ops.lsh.inputs import as_floating

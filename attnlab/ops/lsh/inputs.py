@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.core.axes import HeadLayout, broadcasts_to, lead_with_ones
+from attnlab.core.axes import HeadLayout, lead_with_ones
 from attnlab.core.checks import (
     as_array,
     as_size,
@@ -20,6 +20,7 @@ from attnlab.core.checks import (
     require_dropout,
     require_instance,
 )
+from attnlab.core.shapes import broadcasts_to
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.options import LSHOptions
 from attnlab.ops.lsh.order import bucket_limit

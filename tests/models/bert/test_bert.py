@@ -158,24 +158,6 @@ def test_logits_of_half_precision_are_not_rounded():
         assert (logits.astype(jnp.bfloat16) != logits).any()
 
 
-def test_types_and_positions_have_their_limits(variables):
-    with pytest.raises(ValueError, match="positions for max_length=11 tokens; got 12"):
-        LOGITS(variables, np.full((1, 12), 4), None, MASKED[:1])
-    with pytest.raises(ValueError, match="types need a config with num_types"):
-        model = pretraining(num_types=0)
-        jax.eval_shape(lambda: model.init(KEY, TOKENS, TYPES, masked=MASKED))
-    with pytest.raises(ValueError, match="labelled must be one of 'sequence', 'tokens', 'span'"):
-        jax.eval_shape(lambda: BertClassifier(CONFIG, labelled="word").init(KEY, TOKENS))
-
-
-@pytest.mark.parametrize(
-    "masked", [TOKENS > 5, MASKED[0], MASKED[:1].repeat(3, 0), np.float32(MASKED)]
-)
-def test_what_is_no_place_of_a_masked_token_is_refused(variables, masked):
-    with pytest.raises(ValueError, match=r"masked must be the positions .* integers \[B, M\] with"):
-        LOGITS(variables, TOKENS, TYPES, masked)
-
-
 def test_a_loss_in_blocks_is_the_loss():
     draw = np.random.default_rng(0)
     arrays = [np.float32(draw.normal(size=shape)) for shape in ((2, 5, 7), (13, 7), (13,))]

@@ -76,12 +76,10 @@ def test_states_and_heads(x64, torch, theirs, activation):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"hidden_act": "swish"}, "hidden_act must be one of"),
         ({"is_decoder": True}, "what is_decoder=False does; got True"),
         ({"tie_word_embeddings": False}, "what tie_word_embeddings=True does; got False"),
         ({"pad_token_id": 1}, "what pad_token_id=0 does; got 1"),
         ({"num_hidden_layers": 2}, r"weights must be of this configuration; got \["),
-        ({"num_hidden_layers": 4}, "no 'encoder.layer.3.attention.self.query.weight'"),
         ({"vocab_size": 54}, "got 'embeddings.word_embeddings.weight'"),
     ],
 )
@@ -119,13 +117,3 @@ def test_what_leaves_the_function_as_it_is_may_change(theirs):
     changed = {"dropout_rate": 0.3, "dtype": jnp.bfloat16, "remat": True, "num_heads": 3}
     model, _ = from_hugging_face(config | {"num_attention_heads": 3}, state, **changed)
     assert (model.config.dropout_rate, model.config.remat) == (0.3, True)
-
-
-def test_what_has_no_names_or_no_type_of_numpy_is_refused(torch, theirs):
-    with pytest.raises(ValueError, match=r"config must be .*give config.to_dict"):
-        from_hugging_face(theirs.config, theirs.state_dict())
-    with pytest.raises(ValueError, match=r"weights must be .*give model.state_dict"):
-        from_hugging_face(theirs.config.to_dict(), theirs)
-    half = {name: x.to(torch.bfloat16) for name, x in theirs.state_dict().items()}
-    with pytest.raises(ValueError, match=r"NumPy has; got .* of torch.bfloat16 .cast it with"):
-        from_hugging_face(theirs.config.to_dict(), half)

@@ -144,14 +144,11 @@ def test_a_saved_configuration_leaves_out_what_is_usual(theirs):
     ("changed", "said"),
     [
         ({"is_decoder": False}, "a language model has is_decoder=True; got False"),
-        ({"hidden_act": "swish"}, "hidden_act must be one of"),
-        ({"attn_layers": ["local", "dense", "local"]}, "attn_layers must be one of"),
         ({"attn_layers": ["local", "lsh"]}, r"weights must be of this configuration; got \["),
         (
             {"hidden_size": 27, "axial_pos_embds_dim": [6, 21]},
             "got 'embeddings.word_emb",
         ),
-        ({"attn_layers": ["local", "lsh", "lsh"]}, "no 'encoder.layers.2.attention.self_atte"),
     ],
 )
 def test_other_configurations_are_refused(theirs, changed, said):

@@ -326,17 +326,3 @@ def test_parameters_of_the_released_model():
     tokens = jax.ShapeDtypeStruct((1, 8), jnp.int32)
     params = jax.eval_shape(model.init, jax.random.key(0), tokens)["params"]
     assert sum(x.size for x in jax.tree.leaves(params)) == int(row["exact_V37000"]) == 149_182_722
-
-
-@pytest.mark.parametrize("field", [{"remat": True}, {"window": 2}], ids=str)
-def test_fields_that_would_mean_nothing_are_refused(field):
-    config = TransformerConfig(11, num_layers=1, width=8, hidden=8, num_heads=2, **field)
-    model, ((name, value),) = Reformer(config), field.items()
-    with pytest.raises(ValueError, match=f"a Reformer is reversible.*{name}={value}"):
-        model.init(jax.random.key(0), jnp.ones((1, 8), int))
-
-
-def test_a_longer_text_than_there_are_positions_is_refused():
-    model = tiny(routes.Window(3, 0))
-    with pytest.raises(ValueError, match="positions for max_length=30 tokens; got 31"):
-        jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 31), jnp.int32))
