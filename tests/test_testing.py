@@ -344,7 +344,11 @@ def test_what_is_right_keeps_all(mechanism):
 @pytest.mark.parametrize(
     "mechanism, contract, words",
     [
-        (WeightsOfNoHeads, "shapes", r"return \[\*B, N, T, S\] = .5, 3, 17, 23.; got .5, 17"),
+        (
+            WeightsOfNoHeads,
+            "shapes",
+            r"returns must be \[\*B, N, T, S\] .* got .5, 17, 23",
+        ),
         (ForgetsToReturn, "decoding", "ForgetsToReturn must return a bias; got None"),
         (Narrow, "shapes", r"\(5, 23, 3\), not float32 \(5, 23, 14\)"),
         (Two, "causal", r"Two must return one array, float32 \(5, 23, 14\); got tuple"),

@@ -34,7 +34,7 @@ def fit(*given: Any, remedy: str = "", **sizes: Any) -> dict[str, Any]:
 
     Args:
       *given: name and letters of an array, then the array, or what else has a shape; and so on.
-      remedy: what the caller may do, for the message.
+      remedy: words on what the caller may do, for the message.
       **sizes: sizes of letters that are known before, such as T=7 or B=(2, 3).
 
     Returns:

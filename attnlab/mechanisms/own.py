@@ -160,7 +160,7 @@ class Own:
             with compiling_for(Platform("cpu")):
                 y: Any = jax.eval_shape(layer, jax.eval_shape(jax.random.key, 0), x)
         except Exception as error:  # whatever a user's code raises is said to the user
-            if traceback.extract_tb(error.__traceback__)[-1].name != "require":
+            if traceback.extract_tb(error.__traceback__)[-1].name not in ("require", "fit"):
                 traceback.print_exc()
             raise Invalid(f"{self.name} fails in a layer: {one_line(error)}") from None
         got = (getattr(y, "shape", type(y).__name__), getattr(y, "dtype", ""))

@@ -1,4 +1,4 @@
-"""docs/experiments/refusals.md: each command of the page ends with status 2 and the line below."""
+"""docs/refused_commands.md: each command of the page ends with status 2 and the line below."""
 
 import dataclasses
 import importlib
@@ -11,7 +11,7 @@ from attnlab.runs import command_line
 from attnlab.runs.flags import flag_of
 from tests.docs.pages import ROOT
 
-PAGE = (ROOT / "docs/experiments/refusals.md").read_text(encoding="utf-8")
+PAGE = (ROOT / "docs/refused_commands.md").read_text(encoding="utf-8")
 REFUSED = re.findall(r"^\$ launch/local (.+)\n(.+)$", PAGE, re.MULTILINE)
 
 
