@@ -265,7 +265,7 @@ BREAK = {
     "grouped_heads": (tiles_heads, "context"),
     "second_derivative": (wrong_second_derivative, "the second derivative says"),
     "transforms": (in_order, "(?i)effect"),
-    "bfloat16": (float32_alone, "must return the context, bfloat16"),
+    "bfloat16": (float32_alone, "must return the context, in the dtype bfloat16"),
     "deterministic": (random_by_callback, "context"),
     "decoding": (causal_by_rows, r"decoded.*, cut at"),
 }
