@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 from attnlab.core.checks import as_array, require
 from attnlab.core.shapes import fit
 
-__all__ = ["axial", "learned", "rotary", "sinusoid_init", "sinusoids"]
+__all__ = ["axial", "learned", "require_pairs", "rotary", "sinusoid_init", "sinusoids"]
 
 
 def sinusoids(positions: ArrayLike, width: int, *, max_wavelength: float = 10_000.0) -> jax.Array:
@@ -160,6 +160,18 @@ def sinusoid_init(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float
     return sinusoids(jnp.arange(length), width).astype(dtype)
 
 
+def require_pairs(width: int) -> None:
+    """Refuses a width whose features are not pairs, a sine and a cosine each.
+
+    Args:
+      width: number of features.
+
+    Raises:
+      ValueError: it is odd.
+    """
+    require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
+
+
 def _angles(
     positions: ArrayLike, width: int, max_wavelength: float, dtype: Any = jnp.float32
 ) -> jax.Array:
@@ -168,7 +180,7 @@ def _angles(
     As 2⁻³² of a turn is the unit and 32 bits overflow, whole turns drop out of an integer's product
     exactly; what a frequency has beyond 32 bits is added. So it is as near at 10⁹ as at 1.
     """
-    require(width % 2 == 0, f"positions are coded in pairs, so the width must be even; got {width}")
+    require_pairs(width)
     require(max_wavelength > 0, f"max_wavelength must be more than 0; got {max_wavelength}")
     positions = as_array("positions", positions)
     require(positions.dtype != bool, "positions must be numbers; got booleans (cast them)")

@@ -24,6 +24,7 @@ from attnlab.modules.biases import AlibiBias, RelativePositionBias
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import AllPairs, Route, Window
+from attnlab.positions import require_pairs
 
 __all__ = ["POSITION_BIASES", "TransformerConfig"]
 
@@ -152,6 +153,10 @@ class TransformerConfig:
             "width must be a multiple of num_heads, or key_width and value_width be given; "
             f"got {self.width} and {self.num_heads}",
         )
+        if self.positions in ("sinusoid", "concatenated"):
+            require_pairs(self.width)
+        elif self.positions == "rotary":
+            require_pairs(self.key_width or self.width // self.num_heads)
 
     @classmethod
     def base(cls, vocab_size: int, **changed: Any) -> TransformerConfig:
