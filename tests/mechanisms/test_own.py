@@ -244,7 +244,7 @@ def test_what_fails_in_a_layer_shows_where(at, capsys):
 
 
 def test_a_module_without_positions_is_refused_where_attention_has_them(at):
-    rotary = TransformerConfig(9, width=6, num_heads=2, positions="rotary")
+    rotary = TransformerConfig(9, width=8, num_heads=2, positions="rotary")
     with pytest.raises(Invalid, match="NoPositions has no rotary, so it would know no posi"):
         attentions.pattern(at("NoPositions"), rotary)
     assert attentions.pattern(at("Layer(2)"), rotary)[0].rotary
