@@ -3,10 +3,12 @@
 Warnings are errors too: `filterwarnings` in pyproject.toml.
 """
 
+import contextlib
 import gc
 import importlib.util
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +17,12 @@ from pathlib import Path
 os.environ.setdefault("GIVEN_JAX_PLATFORMS", os.environ.get("JAX_PLATFORMS", ""))
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
-# A second run compiles nothing that has not changed; programs that tests start use it as well.
+# A second run compiles nothing that has not changed, in whatever clone of this machine; programs
+# that tests start use it as well.
 os.environ.setdefault(
-    "JAX_COMPILATION_CACHE_DIR", str(Path(__file__).parents[1] / ".pytest_cache" / "compiled")
+    "JAX_COMPILATION_CACHE_DIR",
+    (os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
+    + "/attnlab/compiled-by-tests",
 )
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.1")
 
@@ -45,6 +50,8 @@ jax.config.update("jax_disable_most_optimizations", True)
 jax.config.update("jax_num_cpu_devices", 2)  # so that nothing assumes there is one
 jax.config.update("jax_numpy_rank_promotion", "raise")  # broadcasting across ranks is spelt out
 
+UNUSED_DAYS = 7  # after which a compiled program is forgotten
+
 collect_ignore = ["device"]  # which is for an accelerator, and named on the command line
 
 if importlib.util.find_spec("hypothesis"):  # tests/device does without
@@ -52,6 +59,19 @@ if importlib.util.find_spec("hypothesis"):  # tests/device does without
 
     hypothesis.settings.register_profile("attnlab", deadline=None)  # machines are shared
     hypothesis.settings.load_profile("attnlab")
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Forgets the compiled programs that no test has read lately."""
+    folder = Path(os.environ["JAX_COMPILATION_CACHE_DIR"])
+    is_worker = hasattr(session.config, "workerinput")  # whose parent does it for all
+    if is_worker or folder.name != "compiled-by-tests":  # or the caller's own
+        return
+    oldest = time.time() - UNUSED_DAYS * 24 * 3600
+    for path in folder.glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # the tests of another clone forget as well
+            if max(path.stat().st_atime, path.stat().st_mtime) < oldest:
+                path.unlink()
 
 
 def pytest_collection_finish() -> None:

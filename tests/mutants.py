@@ -86,7 +86,6 @@ class Trees:
 
     def __init__(self, root: Path, folder: Path, workers: int):
         names = subprocess.check_output(["git", "ls-files", "-z"], cwd=root, text=True)
-        self.compiled = root / ".pytest_cache" / "compiled"  # what no mutant changes is there
         self.idle: queue.Queue[Path] = queue.Queue()
         self.running: set[subprocess.Popen[str]] = set()
         self.stopped = False
@@ -121,7 +120,6 @@ class Trees:
         if self.stopped:
             raise KeyboardInterrupt
         environment = os.environ | {"PYTHONPATH": str(tree)}
-        environment["JAX_COMPILATION_CACHE_DIR"] = str(self.compiled)
         if limit is not None:  # bytecode of the unmutated files stays
             environment["PYTHONDONTWRITEBYTECODE"] = "1"
         start = time.monotonic()

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daily import daily
+from tests.house import parse_file
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = re.compile(r"^\s*>>> ", re.M)
@@ -65,7 +66,7 @@ STUMP = re.compile(
 
 def descriptions(path):
     """(name of the class or function, argument, its description) for all docstrings of a file."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse_file(path)):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         section = None

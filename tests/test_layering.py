@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.house import parse_file
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
@@ -57,7 +59,7 @@ LIBRARY = sources("attnlab")
 def imports(name: str, path: Path, known: dict[str, Path]) -> Iterator[str]:
     """Yields the full names of what a file imports; of a name from a package, the submodule."""
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parse_file(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -106,7 +108,7 @@ def test_attnlab_imports_downwards_only():
 @functools.cache
 def exported(path: Path) -> set[str] | None:
     """The names in a file's `__all__`; None where it has none."""
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in parse_file(path).body:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
             return set(ast.literal_eval(node.value))
     return None
@@ -117,7 +119,7 @@ def test_what_another_file_imports_is_exported():
     wrong = [
         f"{importer} imports {alias.name}, which the __all__ of {node.module} lacks"
         for importer, path in known.items()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parse_file(path))
         if isinstance(node, ast.ImportFrom) and node.module in known
         for alias in node.names
         if f"{node.module}.{alias.name}" not in known
