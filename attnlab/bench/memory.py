@@ -2,8 +2,9 @@
 
 The number that XLA reports for a CPU program can be far too small: a fusion of the YNN library
 keeps its own scratch memory, up to a whole T x S matrix, out of `temp_size_in_bytes`, and
-`peak_memory_in_bytes` is only arguments + outputs. So the analysis is made of a program compiled
-without these fusions, and a run is watched through the process's high-water mark.
+`peak_memory_in_bytes` is only arguments + outputs. So where a fusion may do that, the analysis is
+made of a program compiled without these fusions, and a run is watched through the process's
+high-water mark.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from typing import Any
 
 import jax
 
+from attnlab.bench import hlo
 from attnlab.runs.allocator import every_block_mapped
 
 MIB = 2**20
@@ -45,10 +47,11 @@ class Need:
 def analyze(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform: str) -> Need:
     """What the program needs on that platform, without running it.
 
-    On CPU a program with YNN fusions is compiled a second time without them, for its numbers only.
+    On CPU a program whose fusions hide scratch memory is compiled a second time without them, for
+    its numbers only.
     """
     stats: Any = compiled.memory_analysis()
-    if platform == "cpu" and "__ynn_fusion" in (compiled.as_text() or ""):
+    if platform == "cpu" and hides_scratch(compiled.as_text() or ""):
         options = WITHOUT_HIDDEN_SCRATCH | _QUICK
         stats = lowered.compile(compiler_options=options).memory_analysis()
     output = stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -56,6 +59,26 @@ def analyze(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform
     if platform == "tpu":  # there the peak is the compiler's own, and lower than the plain sum
         temporary = stats.peak_memory_in_bytes - stats.argument_size_in_bytes - output
     return Need(stats.argument_size_in_bytes, output, max(temporary, 0))
+
+
+def hides_scratch(program: str) -> bool:
+    """Whether a YNN fusion has a larger array between two of its steps than it takes or returns.
+
+    A step is a product or a reduction. A fusion of one step alone streams what is around it; one of
+    two steps keeps what is between them: a dense softmax's weights, T x S.
+    """
+    computations = hlo.parsed(program)
+    instructions = [x for one in computations.values() for x in one.instructions.values()]
+    fusions = [x for x in instructions if x.opcode == "fusion" and "__ynn_fusion" in x.rest]
+    return any(_hides_scratch(computations[name]) for x in fusions for name in x.calls)
+
+
+def _hides_scratch(fusion: hlo.Computation) -> bool:
+    instructions = fusion.instructions.values()
+    if sum(x.opcode in ("dot", "reduce") for x in instructions) < 2:
+        return False
+    given = [x.num_bytes for x in instructions if x.opcode == "parameter"]
+    return max(x.num_bytes for x in instructions) > max(*given, fusion.root.num_bytes)
 
 
 def available(device: jax.Device) -> int | None:

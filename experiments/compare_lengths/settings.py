@@ -62,7 +62,7 @@ class Settings(Flags):
     """
 
     lengths: tuple[int, ...] = flag(
-        (512, 1024, 2048, 3072, 4096, 8192),
+        (512, 1024, 2048, 4096, 8192),
         "Sequence lengths, in tokens; 4k is 4096, 1m is 1024k.",
         least=1,
     )
