@@ -9,20 +9,16 @@ from attnlab.runs.units import duration, human
 Cell = Callable[[Result | None], str]
 
 
-def over_axis(results: Sequence[Result], passes: str, quantity: str | Cell) -> str:
+def over_axis(results: Sequence[Result], cell: Cell) -> str:
     """A Markdown table, lengths (or layers, batches, devices) down and mechanisms across.
 
     Args:
-      results: the rows.
-      passes: pass of the rows to show, of `PASSES`.
-      quantity: quantity to show: "time" (median, and half the range in percent), "memory", or a
-        function of a row, None where there is none, that gives the cell.
+      results: the rows, of one pass.
+      cell: function of a row, None where there is none, that gives its cell.
     """
     axis = axis_of(results)
-    chosen = {(size_of(r, axis), r.case.label): r for r in results if r.case.passes == passes}
+    chosen = {(size_of(r, axis), r.case.label): r for r in results}
     labels = list(dict.fromkeys(label for _, label in chosen))
-    of_name: dict[str, Cell] = {"time": time, "memory": memory}
-    cell = of_name[quantity] if isinstance(quantity, str) else quantity
     rows = [
         [str(n), *(cell(chosen.get((n, label))) for label in labels)]
         for n in sorted({n for n, _ in chosen})

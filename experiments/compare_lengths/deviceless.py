@@ -1,67 +1,29 @@
-"""Report and figure of programs that were compiled for absent accelerators, without times."""
+"""Report of programs that were compiled for absent accelerators, without times."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
-from attnlab.bench import targets, trends
+from attnlab.bench import tables, targets, trends
 from attnlab.bench.case import (
     ATTENTION,
-    AXES,
-    PASS_TITLES,
     SHORT,
     TRAIN_STEP,
-    Case,
     Result,
     axis_of,
     passes_of,
     size_of,
 )
-from attnlab.bench.panels import Panel
-from attnlab.bench.panels import draw as draw_panels
 from attnlab.bench.roofline import Rates
-from attnlab.bench.tables import over_axis
 from attnlab.mechanisms.attentions import Model
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human
-from experiments.compare_lengths import report
+from experiments.compare_lengths import panels, report
 
 
 def by_target(results: Sequence[Result]) -> dict[str, list[Result]]:
     """The rows of each target, in order of first appearance."""
     return grouped(results, lambda result: result.case.target or "")
-
-
-def pass_title(case: Case) -> str:
-    """The name of a case's pass: "forward", or "training step of translate"."""
-    if case.passes == TRAIN_STEP:
-        return f"{PASS_TITLES[TRAIN_STEP]} of {case.program}"
-    return PASS_TITLES[case.passes]
-
-
-def tables(results: Sequence[Result]) -> str:
-    """Memory: a table for each target and pass, a line for each length, a column a mechanism."""
-    return "\n\n".join(_tables(results, "memory"))
-
-
-def _tables(
-    results: Sequence[Result],
-    cell: str | Callable[[Result | None], str],
-    of_title: str = "",
-    is_wanted: Callable[[Result], Any] = bool,
-) -> list[str]:
-    """Those with a row that is wanted, each behind its title."""
-    parts = []
-    for target, rows in by_target(results).items():
-        for passes in passes_of(rows):
-            chosen = [r for r in rows if r.case.passes == passes]
-            if any(map(is_wanted, chosen)):
-                parts.append(f"**{target}, {pass_title(chosen[0].case)}{of_title}**")
-                parts.append(over_axis(chosen, passes, cell))
-    return parts
 
 
 def markdown(done: SoFar[Result]) -> str:
@@ -70,14 +32,13 @@ def markdown(done: SoFar[Result]) -> str:
     parts = ["# Memory on accelerators that are not here", _answers(results)]
     parts.append(f"{done.how_much('cases')} {_what(results)}")
     parts += ["## What fits", _FITS_NOTE, _fits(results)]
-    drawn = any(r.status == "ok" for r in results)
-    parts += [
-        "## Memory of one device",
-        "![memory over n](memory.svg)" if drawn else "",
-        tables(results),
-    ]
+    parts.append("## Memory of one device")
+    if any(result.status == "ok" for result in results):
+        parts.append("![memory over n](memory.svg)")
+    parts += panels.tables(results, tables.memory)
     if any(r.sent for r in results):
-        parts += ["## Bytes over the network", _SENT_NOTE, _sent(results)]
+        parts += ["## Bytes over the network", _SENT_NOTE]
+        parts += panels.tables(results, _sent, ", of one device")
     if any(r.operations for r in results):
         parts += ["## Least times", _LEAST_NOTE, _least_times(results)]
     if results[0].case.program == "language_model":
@@ -90,32 +51,6 @@ def markdown(done: SoFar[Result]) -> str:
         parts += ["## Not compiled", lost]
     parts += ["## How it was found", _METHOD, _compiling(results)]
     return document(*parts, done.missing, done.origin)
-
-
-def draw(results: Sequence[Result]) -> Figure | None:
-    """The figure, or None where there is nothing to draw."""
-    grid = []
-    for target, rows in by_target(results).items():
-        row = []
-        for name in passes_of(results):
-            chosen = [r for r in rows if r.case.passes == name]
-            if any(r.status == "ok" for r in chosen):
-                row.append(Panel(f"{target}, {pass_title(chosen[0].case)}", chosen))
-        grid += [row] * bool(row)
-    return draw_panels(grid, "memory", _title(results)) if grid else None
-
-
-def _title(results: Sequence[Result]) -> str:
-    case, axis = results[0].case, axis_of(results)
-    fixed = ", ".join(
-        [f"batch {case.batch}"] * (axis != "batch") + [f"{case.length} tokens"] * (axis != "length")
-    )
-    split = "" if case.shard is None else f", {case.shard} split, of one device"
-    return (
-        f"Memory over {AXES[axis].title}, compiled without the device — {fixed}, "
-        f"{case.num_heads} heads × {case.head_dim}, {case.dtype}"
-        f"{', causal' if case.causal and case.num_layers is None else ''}{split}"
-    )
 
 
 def _answers(results: Sequence[Result]) -> str:
@@ -171,7 +106,7 @@ def _fits(results: Sequence[Result]) -> str:
                     [
                         target,
                         label,
-                        pass_title(chosen[0].case),
+                        panels.pass_title(chosen[0].case),
                         "none" if at is None else f"{fit.largest}: {human(at.memory_bytes)}",
                         "" if over is None else f"{fit.too_large}: {human(over.memory_bytes)}",
                         fit.extrapolated,
@@ -191,11 +126,7 @@ def _growth(results: Sequence[Result]) -> str:
     return markdown_table(["target", "mechanism", "power of n", "row of Table 3", "formula"], table)
 
 
-def _sent(results: Sequence[Result]) -> str:
-    return "\n\n".join(_tables(results, _sent_by, ", of one device", lambda r: r.sent))
-
-
-def _sent_by(result: Result | None) -> str:
+def _sent(result: Result | None) -> str:
     if result is None or result.sent is None:
         return ""
     between = result.sent.between_hosts
@@ -203,7 +134,7 @@ def _sent_by(result: Result | None) -> str:
 
 
 def _least_times(results: Sequence[Result]) -> str:
-    parts = _tables(results, _least, ", at least")
+    parts = panels.tables(results, _least, ", at least")
     counted = {r.operations_of for r in results} - {""}
     parts += [f"- Counted is {what}: {_which(results, what)}" for what in sorted(counted)]
     return "\n\n".join(parts)
@@ -250,7 +181,7 @@ def _targets(results: Sequence[Result]) -> str:
 def _failed(results: Sequence[Result]) -> str:
     rows = [
         [
-            str(r.case.target), r.case.label, str(r.case.length), pass_title(r.case),
+            str(r.case.target), r.case.label, str(r.case.length), panels.pass_title(r.case),
             SHORT[r.status], r.message,
         ]
         for r in results

@@ -22,8 +22,7 @@ from attnlab.bench.case import (
     axis_of,
     passes_of,
 )
-from attnlab.bench.panels import Panel, round_steps
-from attnlab.bench.panels import draw as draw_panels
+from attnlab.bench.panels import round_steps
 from attnlab.bench.roofline import PRODUCTS, Peak, Rates
 from attnlab.bench.tables import over_axis
 from attnlab.mechanisms.attentions import kind_of
@@ -32,6 +31,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import INK, MUTED, of_attention
 from attnlab.runs.report import SoFar, document, grouped
 from attnlab.runs.units import duration, human
+from experiments.compare_lengths import panels
 
 COLUMNS = (
     "mechanism implementation length passes status median_seconds min_seconds max_seconds repeats "
@@ -40,6 +40,8 @@ COLUMNS = (
     "dtype causal ops_only parallel devices target shard program num_layers vocab_size against "
     "chunk_size beam_size error message"
 ).split()
+
+CELLS = {"time": tables.time, "memory": tables.memory}
 
 
 def csv_text(results: Iterable[Result]) -> str:
@@ -66,19 +68,20 @@ def _field(result: Result, name: str, extra: dict[str, float | int | None]) -> o
 def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
     """The whole report of a run as far as it is done, and of the peaks that it measured."""
     results = done.rows
-    shown = _timed(results)
-    parts = ["# Attention over sequence length", summary(done)]
+    axis = axis_of(results)
+    over = "sequence length" if axis == "length" else axis
+    parts = [f"# Attention over {over}", summary(done)]
     if figure := ratios(results):
         parts += [*figure, *by_row(results)]
+    shown = _timed(results)
     for quantity in ("time", "memory") if shown else ():
         parts.append(f"## {quantity.capitalize()}")
-        parts.append(f"![{quantity} over length]({quantity}.svg)")
-        for passes in shown:
-            parts += [
-                f"### {PASS_TITLES[passes].capitalize()}",
-                over_axis(results, passes, quantity),
-            ]
-    if shown:
+        if any(result.status == "ok" for result in results):  # else there is nothing to draw
+            parts.append(f"![{quantity} over {axis}]({quantity}.svg)")
+        parts += panels.tables(results, CELLS[quantity])
+    if shown and axis == "devices":
+        parts += ["## Efficiency", _EFFICIENCY_NOTE, *_efficiency(results)]
+    elif shown:
         growth = _growth(results, shown)
         parts += ["## Growth", _GROWTH_NOTE, growth] if growth else []
         parts += ["## Crossovers", *_crossovers(results, shown)]
@@ -91,6 +94,23 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
 
 def _timed(results: Sequence[Result]) -> list[str]:
     return [passes for passes in passes_of(results) if passes != ACCURACY]
+
+
+def _efficiency(results: Sequence[Result]) -> list[str]:
+    """The share of the devices' work that counts: t₁·w / (t_d·d), w the work over that of t₁."""
+    measured = [r for r in results if trends.undisturbed(r)]
+    by_devices = sorted(measured, key=lambda r: -r.case.devices)
+    first = {(r.case.label, r.case.passes): r for r in by_devices}
+
+    def cell(result: Result | None) -> str:
+        if result is None or not result.median_seconds or result.busy:
+            return ""
+        base = first[result.case.label, result.case.passes]
+        work = result.case.batch / base.case.batch
+        devices = result.case.devices / base.case.devices
+        return f"{(base.median_seconds or 0) * work / (result.median_seconds * devices):.0%}"
+
+    return panels.tables(results, cell)
 
 
 def answer(
@@ -198,7 +218,8 @@ def accuracy(results: Sequence[Result]) -> list[str]:
     def cell(result: Result | None) -> str:
         return "" if result is None or result.error is None else f"{result.error:.3g}"
 
-    return ["## Accuracy", _ACCURACY_NOTE, over_axis(results, ACCURACY, cell)]
+    of_accuracy = [result for result in results if result.case.passes == ACCURACY]
+    return ["## Accuracy", _ACCURACY_NOTE, over_axis(of_accuracy, cell)]
 
 
 def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
@@ -229,9 +250,7 @@ def shares(results: Sequence[Result], peaks: Sequence[Peak]) -> list[str]:
         least = bounds[result.case]
         return f"{least.seconds / result.median_seconds / over[least.by]:.0%} {least.by}"
 
-    for passes in _timed(counted):
-        title = f"### {PASS_TITLES[passes].capitalize()}, share"
-        parts += [title, over_axis(counted, passes, cell)]
+    parts += panels.tables(counted, cell, ", share")
     notes = dict.fromkeys(r.operations_of for r in counted if r.operations_of)
     for note in notes:
         labels = dict.fromkeys(r.case.label for r in counted if r.operations_of == note)
@@ -362,21 +381,6 @@ def method(results: Sequence[Result]) -> str:
     return "\n\n".join(lines)
 
 
-def draw(results: Sequence[Result], quantity: str, device: str) -> Figure | None:
-    """The figure of "time" or "memory", a panel for each pass; None where there is none."""
-    panels = [
-        Panel(PASS_TITLES[passes], [r for r in results if r.case.passes == passes])
-        for passes in _timed(results)
-    ]
-    case = results[0].case
-    title = (
-        f"{'Time of one call' if quantity == 'time' else 'Memory'} over length n — batch "
-        f"{case.batch}, {case.num_heads} heads × {case.head_dim}, {case.dtype}"
-        f"{', causal' if case.causal else ''}{f' — {device}' if device else ''}"
-    )
-    return draw_panels([panels], quantity, title)
-
-
 def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
     """Times over those of another mechanism: a row of panels for each such base, or None."""
     ratios = {r.case: ratio for r in results if (ratio := trends.ratio(r))}
@@ -385,8 +389,8 @@ def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
     order, labels = list(PASS_TITLES), [case.label for case in ratios]
     cases = sorted(ratios, key=lambda x: (order.index(x.passes), labels.index(x.label), x.length))
     bases = grouped(cases, lambda case: case.against).values()
-    panels_of = [list(grouped(some, lambda case: case.passes).values()) for some in bases]
-    grid = [panels[i : i + 2] for panels in panels_of for i in range(0, len(panels), 2)]
+    subplots_of = [list(grouped(some, lambda case: case.passes).values()) for some in bases]
+    grid = [panels[i : i + 2] for panels in subplots_of for i in range(0, len(panels), 2)]
     rows = [list(dict.fromkeys((x.label, x.length) for some in row for x in some)) for row in grid]
     ends = [x for r in ratios.values() for x in ((r.low, r.high) if r.turns > 1 else (r.mean,))]
     ticks = round_steps(min(1.0, *ends), max(1.0, *ends), "time")
@@ -449,15 +453,6 @@ def line(result: Result | Peak) -> str:
     return f"{text}, {human(result.memory_bytes)}{message}"
 
 
-def times(results: Sequence[Result]) -> str:
-    """The tables of time alone, for the terminal."""
-    parts = []
-    for passes in passes_of(results):
-        if any(r.seconds for r in results if r.case.passes == passes):
-            parts += [f"{PASS_TITLES[passes]}, time so far:", over_axis(results, passes, "time")]
-    return "\n".join(parts)
-
-
 def counted(results: Sequence[Result], peaks: Sequence[Peak], planned: int, unit: str) -> str:
     """How many cases and peaks have a result, and what became of the other cases."""
     counts = {status: sum(r.status == status for r in results) for status in SHORT}
@@ -496,6 +491,15 @@ _SHARES_NOTE = (
     "the like. Counted is what the traced program does, also what the mask hides; additions, "
     "sorting and moving numbers count as nothing, so that a share is rather too small. Where a "
     "case is faster than a peak, which was measured beside other work, it is the peak itself."
+)
+_EFFICIENCY_NOTE = (
+    "*Strong scaling* is the same work over more devices; *weak scaling* has a batch as many times "
+    "as large as the devices are many. The efficiency is the work done in a device's time, over "
+    "that with the fewest devices: 100% where no time is lost. Devices that are made of the cores "
+    "of one processor share them: a single one may use all cores already, so that more of them "
+    "cannot be faster, and an efficiency that falls as 1/d says that the work is divided and none "
+    "of it done twice. Set XLA_FLAGS=--xla_cpu_multi_thread_eigen=false "
+    "intra_op_parallelism_threads=1 to give each device one thread."
 )
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "

@@ -20,7 +20,7 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, grouped, so_far
 from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
-from experiments.compare_lengths import deviceless, report, scaling
+from experiments.compare_lengths import deviceless, panels, report
 from experiments.compare_lengths.runner import Runner
 from experiments.compare_lengths.settings import Settings
 
@@ -155,10 +155,6 @@ class Comparison:
             say(f"\n{made.said}\n")
             self._said = made.said
 
-    @property
-    def _over_devices(self) -> bool:
-        return len(set(self._settings.devices)) > 1
-
     def _process(self, case: Case) -> tuple[Any, ...]:
         """A key that is the same for the cases that share a process.
 
@@ -212,21 +208,26 @@ class Comparison:
         results = done.rows
         devices = " / ".join(sorted({provenance.name(where.environment) for where in done.wheres}))
         files = {"results.csv": report.csv_text(results)}
-        drawn: dict[str, Any] = {"ratios": report.draw_ratios(results, devices)}
+        quantities = ["memory"] if self._settings.target else ["time", "memory"]
+        figures: dict[str, Any] = {}
+        said = []
         if self._markdown is not None:
-            text, tables = self._markdown(done), ""
+            text, quantities = self._markdown(done), []
         elif self._settings.target:
-            text, tables = deviceless.markdown(done), deviceless.tables(results)
-            drawn = {"memory": deviceless.draw(results)}
-        elif self._over_devices:
-            text, tables = scaling.markdown(done), scaling.tables(results)
-            drawn = {name: scaling.draw(results, name, devices) for name in ("time", "memory")}
+            text = deviceless.markdown(done)
         else:
-            text, tables = report.markdown(done, peaks=self._peaks()), report.times(results)
-            drawn |= {name: report.draw(results, name, devices) for name in ("time", "memory")}
+            text = report.markdown(done, peaks=self._peaks())
+        if not self._settings.target:
+            figures["ratios"] = report.draw_ratios(results, devices)
+        for quantity in quantities:
+            figures[quantity] = panels.draw(results, quantity, devices)
+        if quantities:
+            first = quantities[0]
+            said = [f"{first.capitalize()} so far:"]
+            said += panels.tables(results, report.CELLS[first])
         counted = report.counted(results, self._peaks(), len(self.items), self.unit)
-        said = f"{tables}\n\n{counted}"
-        return loop.Report(text, drawn, files, "" if said == self._said else said)
+        words = "\n\n".join([*said, counted])
+        return loop.Report(text, figures, files, "" if words == self._said else words)
 
 
 def faster(first: Result, second: Result) -> Result:

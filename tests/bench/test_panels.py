@@ -8,7 +8,7 @@ import pytest
 from attnlab.bench import panels
 from attnlab.bench.case import PASSES, Case, Result
 from attnlab.mechanisms.attentions import KINDS
-from experiments.compare_lengths import report
+from experiments.compare_lengths.panels import draw
 from tests.bench import rows
 from tests.words import boxes, hidden
 
@@ -47,7 +47,7 @@ def made(labels, lengths, passes) -> list[Result]:
     ],
 )
 def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, quantity):
-    figure = report.draw(made(labels, lengths, passes), quantity, "")
+    figure = draw(made(labels, lengths, passes), quantity, "")
     assert not hidden(figure)
     words = boxes(figure)
     for axes in figure.axes:
@@ -60,7 +60,7 @@ def test_no_word_hides_another_or_a_point_or_is_cut(labels, lengths, passes, qua
 
 
 def test_equal_curves_show_both():
-    axes = report.draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
+    axes = draw(made(("dot", "general"), LENGTHS, PASSES[:1]), "memory", "").axes[0]
     first, second = (line for line in axes.lines if len(line.get_xdata()) == len(LENGTHS))
     assert list(first.get_ydata()) == list(second.get_ydata())
     assert first.get_linewidth() > second.get_linewidth() + 1

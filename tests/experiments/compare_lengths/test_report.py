@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from attnlab.bench.case import Case, Result
-from experiments.compare_lengths import deviceless, report
+from experiments.compare_lengths import panels, report
 from tests.bench import rows
 from tests.words import hidden
 
@@ -13,8 +13,8 @@ from tests.words import hidden
 def test_figures_of_nothing_are_not_drawn():
     lost = rows.row("dot", 512, status="failed", seconds=())
     absent = dataclasses.replace(lost, case=dataclasses.replace(lost.case, target="v5e"))
-    assert [report.draw([lost], name, "") for name in ("time", "memory")] == [None, None]
-    assert report.draw_ratios([lost], "") is None and deviceless.draw([absent]) is None
+    assert [panels.draw([lost], name) for name in ("time", "memory")] == [None, None]
+    assert report.draw_ratios([lost], "") is None and panels.draw([absent], "memory") is None
 
 
 @pytest.mark.parametrize("base", ["exact", "experiments/examples/decay.py:decay"])

@@ -139,7 +139,7 @@ def test_a_run_goes_length_by_length_and_repeats_what_does_not_fit_in(
     assert [words for words, _ in planned[6:]] == [want[2], want[4]]
     assert "about" in out and "s left" in out and "2 cases have times that disagree" in out
     # The tables are shown after each of three lengths, and not again after a repeated case.
-    assert out.count("forward, time so far:") == 3 and written == [512, 1024, 2048]
+    assert out.count("Time so far:") == 3 and written == [512, 1024, 2048]
     found = kept(folder)
     again = found[want[2]]
     assert again.median_seconds == pytest.approx(0.02) and again.other_seconds == 40 * 0.02
