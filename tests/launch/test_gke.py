@@ -18,12 +18,12 @@ GPU = ["--image=me", "--gpu=nvidia-h100-80gb:8", "--hosts=2"]
 # The fields that a manifest of ours may have: JobSet's v1alpha2 (its CRD, config/components/crd of
 # kubernetes-sigs/jobset), batch/v1 and core/v1 (Kubernetes' API reference). What else is wrong with
 # one, the server's dry run says before the image is built.
-FIELDS = """apiVersion kind metadata name namespace labels annotations spec failurePolicy maxRestarts rules
-action onJobFailureReasons replicatedJobs replicas template completionMode parallelism completions
-backoffLimit podFailurePolicy onExitCodes containerName operator values restartPolicy
-terminationGracePeriodSeconds serviceAccountName nodeSelector containers image command env value
-valueFrom fieldRef fieldPath resources limits volumeMounts mountPath volumes csi driver
-volumeAttributes emptyDir medium""".split()
+FIELDS = """apiVersion kind metadata name namespace labels annotations spec failurePolicy
+maxRestarts rules action onJobFailureReasons replicatedJobs replicas template completionMode
+parallelism completions backoffLimit podFailurePolicy onExitCodes containerName operator values
+restartPolicy terminationGracePeriodSeconds serviceAccountName nodeSelector containers image
+command env value valueFrom fieldRef fieldPath resources limits volumeMounts mountPath volumes csi
+driver volumeAttributes emptyDir medium""".split()
 MAPS = (
     "labels",
     "annotations",

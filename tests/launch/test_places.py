@@ -30,6 +30,10 @@ PLACES = {
 READY = 'case "$*" in *vm*describe*) echo \'{"state": "READY", "networkEndpoints": [{}]}\';; esac'
 
 
+# What the frame does for all of them alike is seen at one.
+AT_ONE = pytest.mark.parametrize("place", ["sky"])
+
+
 @pytest.fixture(params=PLACES)
 def place(request):
     return request.param
@@ -105,6 +109,7 @@ def test_a_dry_run_prints_and_does_nothing(site, place):
     assert not list(site.here.iterdir())
 
 
+@pytest.mark.parametrize("place", ["slurm", "sky"])
 def test_the_experiment_checks_its_flags_before_anything_else_is_done(site, place):
     _, where, _, begins = PLACES[place]
     site.checks()
@@ -144,6 +149,7 @@ def test_a_resumed_run_has_its_flags_checked_with_those_of_its_folder_where_it_i
     assert site.checked() == wanted
 
 
+@AT_ONE
 def test_without_a_python_that_has_the_packages_nothing_is_sent(site, place):
     where = PLACES[place][1]
     python = site.python
@@ -167,6 +173,7 @@ def test_without_a_python_that_has_the_packages_nothing_is_sent(site, place):
     assert len(err.splitlines()) == 1 and not site.calls()
 
 
+@AT_ONE
 def test_changes_are_sent_only_when_told(site, place):
     _, where, _, begins = PLACES[place]
     (site.root / "launch" / "new").write_text("new")
@@ -183,6 +190,7 @@ def test_changes_are_sent_only_when_told(site, place):
     assert about["command"].startswith(f"launch/{place} ") and " hello " in about["command"]
 
 
+@AT_ONE
 def test_without_a_revision_nothing_is_sent(site, place):
     shutil.rmtree(site.root / ".git")
     status, _, err = launched(site, place, "hello", PLACES[place][1])
