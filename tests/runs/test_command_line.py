@@ -210,37 +210,14 @@ def test_an_experiment_says_its_flags(name, capsys):
     assert capsys.readouterr().err.startswith(f"{name}: Unknown command line flag 'no_such_flag'")
 
 
-def test_the_times_of_the_help_are_those_of_the_readme():
-    text = (pathlib.Path(experiments.__file__).parent / "README.md").read_text()
-    of_readme = {
-        name: int(minutes) for name, minutes in re.findall(r"\| \[`(\w+)`.*\| (\d+) min", text)
-    }
-    numbers = "no one two three four five six seven eight nine ten".split()
-    checked = 0
-    for name in EXPERIMENTS:
-        doc = " ".join(importlib.import_module(f"experiments.{name}").__doc__.split())
-        if found := re.search(r"take (\w+)(?: to (\w+))? minutes", doc):
-            least, most = numbers.index(found[1]), numbers.index(found[2] or found[1])
-            assert least <= of_readme[name] <= most, name
-            checked += 1
-    assert checked >= 4
-
-
-def test_no_default_is_a_sentinel():
-    for name in EXPERIMENTS:
-        settings = importlib.import_module(f"experiments.{name}.__main__").Settings
-        for field in dataclasses.fields(settings):
-            assert flag_of(field).help.endswith("."), (name, field.name)
-            assert field.default not in (-1, ""), f"{name} --{field.name}: None, not a sentinel"
-
-
-def test_every_number_says_what_it_must_be_above():
+def test_every_number_says_what_it_must_be_above_and_no_default_is_a_sentinel():
     """So that none is zero or negative by mistake; what a flag says is checked for all at once."""
     for name in EXPERIMENTS:
         settings = importlib.import_module(f"experiments.{name}.__main__").Settings
         kinds = kind_of(settings)
         for field in dataclasses.fields(settings):
             about = flag_of(field)
+            assert field.default not in (-1, ""), f"{name} --{field.name}: None, not a sentinel"
             bound = about.least if about.above is None else about.above
             assert bound is not None or kinds[field.name] not in (int, float), (
                 f"{name} --{field.name}"

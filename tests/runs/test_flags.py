@@ -6,7 +6,7 @@ import json
 import pytest
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, kind_of, seed_flag, structured, written
+from attnlab.runs.flags import Flags, flag, seed_flag, structured
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,12 +65,6 @@ def test_settings_of_another_experiment_are_called_that():
         Settings.from_json(dict(list(Settings().as_json().items())[1:]) | others)
 
 
-def test_the_kind_of_a_field_is_that_of_its_elements():
-    kinds = kind_of(Settings)
-    assert (kinds["lengths"], kinds["devices"], kinds["dtype"]) == (int, int, str)
-    assert (kinds["causal"], kinds["rate"]) == (bool, float)
-
-
 @dataclasses.dataclass(frozen=True)
 class Point:
     x: int
@@ -84,7 +78,3 @@ def test_dataclasses_come_back_from_what_json_made_of_them():
     assert structured(Point, plain) == point
     with pytest.raises(TypeError):
         structured(Point, {"near": []})
-
-
-def test_a_value_is_written_as_it_is_typed():
-    assert [written(x) for x in (2.0, (1, 2), ("a",), None, True)] == ["2", "1,2", "a", "", "True"]

@@ -14,10 +14,6 @@ def test_each_target_token_is_linked_with_its_largest_weight():
     assert strongest_links(np.zeros((2, 0))) == set()
 
 
-def test_the_row_after_belongs_to_the_word_that_was_read():
-    assert strongest_links(WEIGHTS[1:]) == {(0, 0), (2, 1)}
-
-
 @pytest.mark.parametrize(
     ("weights", "message"),
     [

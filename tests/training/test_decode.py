@@ -14,7 +14,7 @@ import pytest
 from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.models import Transformer, TransformerConfig, TransformerLM
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.training.decode import Hypotheses, beam, beam_search, greedy, length_penalty_of, sample
+from attnlab.training.decode import Hypotheses, beam_search, greedy, length_penalty_of, sample
 from attnlab.training.decode.single import _Draw
 
 V, M = 5, 31  # tokens 0 … 4, states
@@ -432,13 +432,6 @@ def test_no_row_is_searched_too():
         one = search(MODEL, variables(), SOURCE[:1].tolist(), max_length=3)
         assert one.tokens.shape[0] == 1
         assert found.tokens.shape[0] == 0 and found.tokens.shape[-1] == 3
-
-
-def test_a_search_compiles_once_a_shape():
-    before = beam._beam_search._cache_size()
-    for alpha in (0.2, 0.9):
-        beam_search(Table(1.5), variables(), SOURCE, length_penalty=alpha, max_length=8)
-    assert beam._beam_search._cache_size() - before <= 1
 
 
 def test_errors():

@@ -14,13 +14,13 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from attnlab.training.checkpoint import Checkpoints
-from attnlab.training.curve import METRICS, read_metrics
+from attnlab.training.curve import METRICS
 from attnlab.training.loop import CHECKPOINTS
 from tests.several import Together, run
+from tests.training.tiny import curve_of
 
 EARLY = 0.25  # share of the kills that come while the process starts, restores and compiles
 PATIENCE = 120.0  # seconds in which all of several processes must end, on a machine that is shared
-TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # a kill may change these
 TRANSLATE = (
     "tests.experiments.tiny_translate", "--models=transformer", "--steps=500",
     "--validate_every=90", "--checkpoint_every=10", "--log_every=5", "--batch_size=8",
@@ -60,10 +60,7 @@ def difference(one: Path, other: Path) -> str | None:
 
     All rows of the curves are compared, except times, and every number of the last checkpoints.
     """
-    curves = [
-        [{name: x for name, x in row.items() if name not in TIMES} for row in read_metrics(folder)]
-        for folder in (one, other)
-    ]
+    curves = [curve_of(folder) for folder in (one, other)]
     if curves[0] != curves[1]:
         return f"curves: {[rows for rows in zip(*curves, strict=False) if rows[0] != rows[1]]}"
     state, other_state = (_last_state(folder / CHECKPOINTS) for folder in (one, other))

@@ -5,30 +5,28 @@ import signal
 
 import pytest
 
-from attnlab.training.curve import read_metrics
 from tests import several
 from tests.experiments.tiny import rows_of
 from tests.several import Together
+from tests.training.tiny import curve_of
 
 PROGRAM = "tests.experiments.tiny_translate"
 FLAGS = (
     "--models=transformer", "--steps=60", "--validate_every=30", "--checkpoint_every=10",
     "--log_every=5", "--batch_size=8",
 )  # fmt: skip
-TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
 def left(folder):
     """The curve and the translations, and the row's numbers that no clock has a part in."""
     (where,) = folder.glob("transformer*")
-    curve = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(where)]
     rows = rows_of(folder)
     assert len(rows) == 2
     scores = [
         (row["scores"], row["validation"], row["step"], row["details"].get("buckets"))
         for row in rows
     ] + [rows[1]["details"]["alignments"]]
-    return curve, (where / "translations.txt").read_text(), scores
+    return curve_of(where), (where / "translations.txt").read_text(), scores
 
 
 def finished(folder, count, devices):
