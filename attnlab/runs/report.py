@@ -57,14 +57,13 @@ class SoFar(Generic[Row]):
         >>> SoFar([], to_come=["a", "b"], lost={"c": "the loss is nan"}).missing
         'Not done yet: a; b. Lost: c (the loss is nan).'
         """
-        said = f"Not done yet: {_listed(self.to_come)}." if self.to_come else ""
-        return " ".join(filter(None, [said, self.losses]))
-
-    @property
-    def losses(self) -> str:
-        """The sentence on what was given up; "" where nothing was."""
-        listed = _listed([f"{title} ({why})" for title, why in self.lost.items()])
-        return f"Lost: {listed}." if listed else ""
+        said = []
+        if self.to_come:
+            said.append(f"Not done yet: {_listed(self.to_come)}.")
+        if self.lost:
+            reasons = [f"{title} ({why})" for title, why in self.lost.items()]
+            said.append(f"Lost: {_listed(reasons)}.")
+        return " ".join(said)
 
     @property
     def origin(self) -> str:

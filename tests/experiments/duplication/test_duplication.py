@@ -1,13 +1,10 @@
 """The study on duplication: a small run from end to end, and the setting nearest to the paper."""
 
 import json
-import shutil
 
 import pytest
 
-from attnlab.runs import figure_files
 from attnlab.studies.study import Cell, Row
-from attnlab.training.curve import read_metrics
 from experiments.duplication import __main__ as experiment
 from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing
@@ -100,23 +97,6 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     written = (folder / "report.md").read_text()
     for flag in flags:
         assert flag in written
-
-    # As a kill leaves it within the second training: that goes on, to the same numbers.
-    curves = [read_metrics(folder / place) for place in places]
-    shutil.rmtree(folder / places[1] / "checkpoints" / "8")
-    (folder / "results.jsonl").write_text("".join(text.splitlines(keepends=True)[:5]))
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    status, out, _ = tiny.run(experiment, f"--resume={folder}")
-    assert status == 0 and "1 of 2 trainings" in out and "going on after step 6" in out
-    again = tiny.rows_of(folder)
-    timed = ("seconds", "time", "begun")
-    for one, two in zip(rows, again, strict=True):
-        assert {k: x for k, x in one.items() if k not in timed} == {
-            k: x for k, x in two.items() if k not in timed
-        }
-    for place, curve in zip(places, curves, strict=True):
-        losses = [(r["kind"], r["step"], r["loss"]) for r in curve]
-        assert losses == [(r["kind"], r["step"], r["loss"]) for r in read_metrics(folder / place)]
 
 
 def test_the_nearest_setting_comes_first():

@@ -81,10 +81,6 @@ def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
     (line,) = [x.strip() for x in written.splitlines() if x.startswith("    launch/local")]
     assert set(shlex.split(line)) == {"launch/local", "language_model", *flags(text)}
 
-    status, out, _ = tiny.run(experiment, f"--resume={folder}")
-    assert (
-        status == 0 and "0 of 3 trainings" in out and (folder / "report.md").read_text() == written
-    )
     text.write_bytes(text.read_bytes()[::-1])
     status, _, err = tiny.run(experiment, f"--resume={folder}")
     assert status == 2 and "is about another text than" in err and err.count("\n") == 1
