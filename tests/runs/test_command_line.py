@@ -125,7 +125,10 @@ def test_a_check_ends_before_the_run_and_says_what_is_wrong(tmp_path, capsys):
         for word in (there, missing, alone, "--stepz=3"):
             status = 0 if word in right else 2
             assert run(word, *check) == (status, []), (kind, word)
-            assert bool(capsys.readouterr().err) == (status == 2)
+            err = capsys.readouterr().err
+            assert bool(err) == (status == 2)
+            if word == missing and status:
+                assert err.endswith("--input=no/such: there is no such file\n")
     assert run("--check=all")[0] == 2 and not list(tmp_path.iterdir())
     _, ((_, folder),) = run("--lengths=5", f"--output_dir={tmp_path}")
     again = f"--run_dir={folder.begin()}"

@@ -126,34 +126,6 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
-@pytest.mark.slow
-def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
-    flags = ["--models=luong", "--steps=1", "--seeds=0,2", "--set=luong.score=dot,concat"]
-    status, _, err = tiny.run(translate, *flags, *FLAGS[2:], f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "")
-    (folder,) = tmp_path.iterdir()
-    names = {f"luong-score={score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
-    assert names == {path.name for path in folder.iterdir() if path.is_dir()}
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    cells = [row["cell"] for row in map(json.loads, lines) if row["scores"]]
-    assert [(cell["axes"]["changed"], cell["seed"]) for cell in cells] == [
-        ("score=dot", 0), ("score=concat", 0), ("score=dot", 2), ("score=concat", 2)
-    ]  # fmt: skip
-    report = (folder / "report.md").read_text()
-    assert " --seeds=0,2 " in report and " --set=luong.score=dot,concat" in report
-    assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
-    panels = len(drawn["alignment_luong-score-dot"].axes) - 1  # and a color bar
-    assert len(drawn["alignments_luong"].axes) == 2 * panels + 1
-    first, second = (
-        [row["nll"] for row in read_metrics(folder / f"luong-score=dot-seed{seed}")]
-        for seed in (0, 2)
-    )
-    assert first != second
-    assert "0 of 4 trainings" in tiny.run(translate, f"--resume={folder}")[1]
-
-
 def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
     folder = shutil.copytree(stopped[0], tmp_path / "copy")
     (folder / "results.jsonl").unlink(missing_ok=True)
