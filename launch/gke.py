@@ -11,7 +11,7 @@ NAME FLAGS… are those of launch/local; paths in them are those of the containe
 /bucket. The image is built from launch/Dockerfile and this checkout at its git revision, and is
 pushed as IMAGE:REVISION. One process a host. The folder of the run, made in --output_dir, has what
 the experiment writes and each host's log; launch.jsonl and the manifest are in results/ here. Other
-fields of the manifest are changed in its template, launch/templates/jobset.jsonc.
+fields of the manifest are changed in its template, launch/templates/jobset.yaml.
 
 It needs docker, gcloud, and kubectl with the cluster's credentials; the cluster needs JobSet, the
 Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
@@ -31,7 +31,6 @@ a preemption or the failure of a host all hosts begin again, from the last check
 """
 
 import argparse
-import json
 import math
 import re
 import sys
@@ -97,13 +96,9 @@ def launch(given: Launch) -> None:
         archive = Path(scratch, "code.tar.gz")
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
-        file = here / "jobset.json"
-        manifest = _manifest(given, image, hosts, selector, limits)
+        file = here / "jobset.yaml"
         shipping.record(here, given.command, given.code, steps)
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        steps.write(file, text + "\n")
-        if not steps.dry_run:
-            steps.say(f"{file}:\n{text}")
+        steps.write(file, _manifest(given, image, hosts, selector, limits))
         steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
         build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
         steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=archive)
@@ -167,7 +162,7 @@ def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[
 
 def _manifest(
     given: Launch, image: str, hosts: int, selector: dict[str, str], limits: dict[str, int]
-) -> dict[str, Any]:
+) -> str:
     """The JobSet: the template, with what depends on the launch."""
     asked, request = given.options, given.request
     folder = f"/bucket/{request.path_in_bucket}"
@@ -189,8 +184,7 @@ def _manifest(
         "limits": limits,
         "bucket": request.bucket,
     }
-    text = frame.fill("jobset.jsonc", values)
-    return json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
+    return frame.fill("jobset.yaml", values)
 
 
 if __name__ == "__main__":
