@@ -14,7 +14,7 @@ import pytest
 from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.models import Transformer, TransformerConfig, TransformerLM
 from attnlab.models.seq2seq import Seq2Seq
-from attnlab.training.decode import Hypotheses, beam_search, greedy, length_penalty_of, sample
+from attnlab.training.decode import Hypotheses, beam_search, greedy, sample
 from attnlab.training.decode.single import _Draw
 
 V, M = 5, 31  # tokens 0 … 4, states
@@ -81,6 +81,11 @@ def log_probs(prefixes, source, seed=0):
     return logits - np.log(np.exp(logits).sum(-1, keepdims=True))
 
 
+def penalty(length, alpha):
+    """Wu et al. 2016, Eq. 14."""
+    return ((5 + length) / 6) ** alpha
+
+
 def all_ended(source, most, alpha, seed=0):
     """Every sequence that ends within `most` tokens, {tokens: score}; 2 tokens go on, 1 ends."""
     found = {}
@@ -91,7 +96,7 @@ def all_ended(source, most, alpha, seed=0):
                 log_probs(np.array([tokens[:i]], int).reshape(1, i), source, seed)[0, tokens[i]]
                 for i in range(length)
             )
-            found[tokens] = log_p / length_penalty_of(length, alpha)
+            found[tokens] = log_p / penalty(length, alpha)
     return found
 
 
@@ -107,18 +112,16 @@ def plain_beam(source, size, alpha, most, seed=0, *, stops=False):
             ]
         candidates.sort(key=lambda c: -c[1])
         ended += [
-            (c[0], c[1] / length_penalty_of(length, alpha))
-            for c in candidates[:size]
-            if c[0][-1] == EOS
+            (c[0], c[1] / penalty(length, alpha)) for c in candidates[:size] if c[0][-1] == EOS
         ]
         growing = [c for c in candidates if c[0][-1] != EOS][:size]
         best = max((score for _, score in ended), default=-np.inf)
-        if stops and best >= growing[0][1] / length_penalty_of(length + 1, alpha):
+        if stops and best >= growing[0][1] / penalty(length + 1, alpha):
             break
     ended.sort(key=lambda c: -c[1])
     if ended:
         return ended[:size]
-    return [(tokens, log_p / length_penalty_of(most, alpha)) for tokens, log_p in growing]
+    return [(tokens, log_p / penalty(most, alpha)) for tokens, log_p in growing]
 
 
 def as_list(hypotheses: Hypotheses):
@@ -351,9 +354,10 @@ def test_a_row_ends_at_its_own_limit():
 
 
 def test_padding_and_the_first_token_are_never_emitted():
-    likely = table_with([PAD, BOS], 20.0)
-    for search in (greedy, beam_search):
-        as_list(search(MODEL, likely, SOURCE, max_length=5))  # checks it
+    for search, token in itertools.product((greedy, beam_search), (PAD, BOS)):
+        found = search(MODEL, table_with(token, 20.0), SOURCE, max_length=5)
+        as_list(found)  # checks it
+        assert (found.lengths > 0).all()
 
 
 @pytest.mark.parametrize(
