@@ -317,6 +317,13 @@ class Study(abc.ABC, Generic[S, D]):
         header = list(dict.fromkeys(itertools.chain(*lines)))
         return markdown_table(header, [[line.get(x, "") for x in header] for line in lines])
 
+    def trainings(self, rows: Sequence[Row]) -> str:
+        """The table of the trainings, without scores: for a study whose results are another."""
+        firsts = [some[0] for some in grouped(rows, lambda row: row.cell).values()]
+        return Study.results(
+            self, [dataclasses.replace(row, evaluated="", scores={}) for row in firsts]
+        )
+
     def sections(self, rows: Sequence[Row]) -> Iterable[str]:
         """Further parts of the report: headings, tables, captions, links to `figures`."""
         return ()

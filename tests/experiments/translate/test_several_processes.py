@@ -1,7 +1,10 @@
-"""`translate` in several processes: stopped, killed and resumed, also in another number of them."""
+"""`translate` in one and in several processes: stopped, killed, and resumed to the same numbers."""
 
+import itertools
+import random
 import shutil
 import signal
+import time
 
 import pytest
 
@@ -94,3 +97,27 @@ def test_two_processes_find_one_learning_rate(tmp_path):
         lost, *others = row["trials"]
         assert lost["loss"] is None and len(others) == 4 and all(one["loss"] for one in others)
     assert [x.parent.name.count("-rate") for x in tmp_path.glob("*/checkpoints")] == [0]
+
+
+@pytest.mark.slow
+def test_nothing_differs_after_kills_at_random_moments(tmp_path):
+    """Kill −9 of one process, also while it starts, restores or compiles."""
+    words = PROGRAM, *FLAGS, "--steps=500", "--validate_every=90"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    (done,) = several.run(1, *words, f"--run_dir={whole}", quick=True, slurm=True)
+    assert done.status == 0, done.err
+    draw = random.Random(5)
+    for kill in range(5):
+        with Together(1, *words, f"--run_dir={killed}", quick=True, slurm=True) as together:
+            (process,) = together.processes
+            if draw.random() < 0.25:
+                time.sleep(draw.uniform(1, 6))
+            else:
+                lines = (line for line in process.stdout if line.startswith("step "))
+                assert list(itertools.islice(lines, draw.randint(1, 12))), process.stderr.read()
+                time.sleep(draw.uniform(0, 0.3))
+            assert process.poll() is None, f"it ended before kill {kill}: {process.stderr.read()}"
+            process.kill()
+    (again,) = several.run(1, *words, f"--run_dir={killed}", quick=True, slurm=True)
+    assert again.status == 0 and "going on after step " in again.out
+    assert left(killed) == left(whole)
