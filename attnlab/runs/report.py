@@ -57,13 +57,9 @@ class SoFar(Generic[Row]):
         >>> SoFar([], to_come=["a", "b"], lost={"c": "the loss is nan"}).missing
         'Not done yet: a; b. Lost: c (the loss is nan).'
         """
-        said = []
-        if self.to_come:
-            said.append(f"Not done yet: {_listed(self.to_come)}.")
-        if self.lost:
-            reasons = [f"{title} ({why})" for title, why in self.lost.items()]
-            said.append(f"Lost: {_listed(reasons)}.")
-        return " ".join(said)
+        lost = [f"{title} ({why})" for title, why in self.lost.items()]
+        parts = {"Not done yet": self.to_come, "Lost": lost}
+        return " ".join(f"{word}: {_listed(some)}." for word, some in parts.items() if some)
 
     @property
     def origin(self) -> str:

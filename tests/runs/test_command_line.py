@@ -74,10 +74,6 @@ def test_each_flag_is_read_by_its_kind(tmp_path):
     assert settings.input == str(pathlib.Path("pyproject.toml").absolute())
 
 
-def test_without_flags_the_settings_are_the_defaults():
-    assert run()[1][0][0] == Settings()
-
-
 def test_a_run_in_a_folder_of_its_own_begins_once_and_then_goes_on(tmp_path):
     (tmp_path / "log.txt").touch()  # a launcher's
     command = [f"--run_dir={tmp_path}", "--lengths=5"]

@@ -53,28 +53,6 @@ def as_in_the_paper(change=None):
     ]
 
 
-def test_the_papers_table():
-    assert PAPER["shared"] == {
-        "shared": 100, "lsh-8": 94.8, "lsh-4": 92.5, "lsh-2": 76.9, "lsh-1": 52.5,
-    }  # fmt: skip
-    assert PAPER["lsh-1"]["shared"] == 0.8
-    assert list(PAPER) == ["shared", "lsh-4", "lsh-2", "lsh-1"]
-    assert "Table 2" in SOURCE
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--words=7", "--chunk_size=5"], "an example of 7 symbols has 16 tokens; give a divisor"),
-        (["--devices=2", "--batch_size=3"], "--batch_size=3: give a multiple of devices"),
-    ],
-)
-def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, message):
-    parent = tmp_path / "results"
-    status, _, err = tiny.run(experiment, *flags, f"--output_dir={parent}")
-    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
-
-
 @pytest.mark.slow
 def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -124,15 +123,6 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert len(last["details"]["alignments"]) == 2
     assert (folder / "rnn_search-seed0" / METRICS).read_bytes() == before
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
-
-
-def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
-    folder = shutil.copytree(stopped[0], tmp_path / "copy")
-    (folder / "results.jsonl").unlink(missing_ok=True)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    flags = f"--resume={folder}", "--devices=1", "--parallel=pmap"
-    status, out, err = tiny.run(translate, *flags)
-    assert (status, err) == (0, "") and "going on after step" in out
 
 
 def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
