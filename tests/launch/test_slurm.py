@@ -121,10 +121,7 @@ def test_jobs_of_an_array_do_not_do_the_same(site, flag):
     ("options", "message"),
     [
         (["--array=0-7"], "--array=0-7: hello does not divide its work among the jobs of an array"),
-        (
-            ["--nodes=2"],
-            "--nodes=2, 1 processes of each: hello runs in one process",
-        ),
+        (["--nodes=2"], "--nodes=2, 1 processes of each: hello runs in one process"),
         (["--gpus_per_node=4"], "--nodes=1, 4 processes of each: hello runs in one process"),
     ],
 )
