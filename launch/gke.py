@@ -10,7 +10,8 @@ r"""Runs an experiment on Google Kubernetes Engine, as a JobSet, on TPUs or GPUs
 NAME FLAGS… are those of launch/local; paths in them are those of the container, where the bucket is
 /bucket. The image is built from launch/Dockerfile and this checkout at its git revision, and is
 pushed as IMAGE:REVISION. One process a host. The folder of the run, made in --output_dir, has what
-the experiment writes and each host's log; launch.jsonl and the manifest are in results/ here.
+the experiment writes and each host's log; launch.jsonl and the manifest are in results/ here. Other
+fields of the manifest are changed in its template, launch/templates/jobset.yaml.
 
 It needs docker, gcloud, and kubectl with the cluster's credentials; the cluster needs JobSet, the
 Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket with
@@ -27,16 +28,9 @@ a preemption or the failure of a host all hosts begin again, from the last check
     --service_account=default  Kubernetes service account that may read and write the bucket
     --extra=cuda12         or cuda13, which needs NVIDIA's driver 580
     --max_restarts=20      restarts before the run counts as failed
-    --set=PATH=VALUE       field of the manifest, which is printed; PATH is from its top or within
-                           the pod's spec, VALUE is JSON or a word, and an object is added to the
-                           one that is there; may be repeated:
-                           --set='nodeSelector={"cloud.google.com/gke-spot": "true"}'
-                           --set=volumes.1.emptyDir.sizeLimit=64Gi
 """
 
 import argparse
-import contextlib
-import json
 import math
 import re
 import sys
@@ -70,7 +64,6 @@ def options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}")
     for name in ("namespace", "service_account"):
         parser.add_argument(f"--{name}", default="default")
-    parser.add_argument("--set", action="append", default=[])
     parser.add_argument("--extra", choices=("cuda12", "cuda13"))
     parser.add_argument("--hosts", type=frame.at_least_one)
     parser.add_argument("--max_restarts", type=frame.at_least_one, default=20)
@@ -103,20 +96,9 @@ def launch(given: Launch) -> None:
         archive = Path(scratch, "code.tar.gz")
         image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
         here = Path("results", request.run).absolute()
-        file = here / "jobset.json"
-        manifest, named = _manifest(given, image, hosts, selector, limits), (name, asked.namespace)
-        for setting in asked.set:
-            _set(manifest, setting)
-            about = manifest["metadata"]
-            if not isinstance(about, dict) or (about["name"], about["namespace"]) != named:
-                raise Refused(
-                    f"--set={setting}: the name is that of the run; leave it, and give --namespace="
-                )
+        file = here / "jobset.yaml"
         shipping.record(here, given.command, given.code, steps)
-        text = json.dumps(manifest, indent=1, ensure_ascii=False)
-        steps.write(file, text + "\n")
-        if not steps.dry_run:
-            steps.say(f"{file}:\n{text}")
+        steps.write(file, _manifest(given, image, hosts, selector, limits))
         steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
         build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
         steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=archive)
@@ -180,7 +162,7 @@ def _environment(name: str, hosts: int, asked: argparse.Namespace) -> list[dict[
 
 def _manifest(
     given: Launch, image: str, hosts: int, selector: dict[str, str], limits: dict[str, int]
-) -> dict[str, Any]:
+) -> str:
     """The JobSet: the template, with what depends on the launch."""
     asked, request = given.options, given.request
     folder = f"/bucket/{request.path_in_bucket}"
@@ -202,34 +184,7 @@ def _manifest(
         "limits": limits,
         "bucket": request.bucket,
     }
-    text = frame.fill("jobset.jsonc", values)
-    return json.loads(re.sub(r"^ *//.*\n", "", text, flags=re.MULTILINE))
-
-
-def _set(manifest: dict[str, Any], setting: str) -> None:
-    """Sets a field of the manifest; an object is merged with the one that is there."""
-    path, _, text = setting.partition("=")
-    *way, last = path.split(".")
-    value: Any = text
-    with contextlib.suppress(ValueError):  # a word, then
-        value = json.loads(text)
-    with contextlib.suppress(AttributeError, LookupError, TypeError, ValueError):
-        at: Any = manifest
-        if path.partition(".")[0] not in manifest:
-            job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-            at = job["template"]["spec"]
-        for word in way:
-            at = at[int(word)] if isinstance(at, list) else at.setdefault(word, {})
-        key: Any = int(last) if isinstance(at, list) else last
-        old = at[key] if isinstance(at, list) else at.get(key)
-        if last and text:
-            both = isinstance(old, dict) and isinstance(value, dict)
-            at[key] = {**old, **value} if both else value
-            return
-    raise Refused(
-        f"--set={setting}: no place in the manifest; give PATH=VALUE, such as "
-        "volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is"
-    )
+    return frame.fill("jobset.yaml", values)
 
 
 if __name__ == "__main__":

@@ -57,14 +57,9 @@ class SoFar(Generic[Row]):
         >>> SoFar([], to_come=["a", "b"], lost={"c": "the loss is nan"}).missing
         'Not done yet: a; b. Lost: c (the loss is nan).'
         """
-        said = f"Not done yet: {_listed(self.to_come)}." if self.to_come else ""
-        return " ".join(filter(None, [said, self.losses]))
-
-    @property
-    def losses(self) -> str:
-        """The sentence on what was given up; "" where nothing was."""
-        listed = _listed([f"{title} ({why})" for title, why in self.lost.items()])
-        return f"Lost: {listed}." if listed else ""
+        lost = [f"{title} ({why})" for title, why in self.lost.items()]
+        parts = {"Not done yet": self.to_come, "Lost": lost}
+        return " ".join(f"{word}: {_listed(some)}." for word, some in parts.items() if some)
 
     @property
     def origin(self) -> str:

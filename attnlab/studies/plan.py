@@ -130,8 +130,7 @@ def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float
             run.trained(cell, short, place)
         except Diverged:
             return None
-        _, rates = curve(read_metrics(place), "training", "steps_per_second")
-        return rates[-1]
+        return curve(read_metrics(place), "training", "steps_per_second")[1][-1]
 
 
 @dataclasses.dataclass

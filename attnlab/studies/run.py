@@ -112,9 +112,8 @@ class Run(Generic[S, D]):
                 shutil.rmtree(place / CHECKPOINTS, ignore_errors=True)
             return processes.agreed(losses)[-1]
 
-        return tuple(
-            tuning.search(training.optimizer, training.loop, self.study.settings.tune, measure)
-        )
+        factors = self.study.settings.tune
+        return tuple(tuning.search(training.optimizer, training.loop, factors, measure))
 
     def kept_trials(self, title: str) -> tuple[tuning.Trial, ...]:
         """The trials that a kept row of a model has; none where no row has any."""

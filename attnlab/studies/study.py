@@ -42,7 +42,6 @@ __all__ = [
 ]
 
 NAMED = 3  # scores in the answer of a report
-_TITLE = re.compile(r"[^\w.+=]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,7 +80,7 @@ class Cell:
         >>> len(Cell({"model": "+".join(["window-100"] * 28)}, 0).folder)
         114
         """
-        name = _TITLE.sub("-", self.title)
+        name = re.sub(r"[^\w.+=]+", "-", self.title)
         # Two of a user's own may differ in what no folder can be called; 255 bytes are the most.
         if own.mentioned(self.title) or len(name) > 150:
             name = f"{name[:99]}-{hashlib.sha256(self.title.encode()).hexdigest()[:8]}"
@@ -316,6 +315,11 @@ class Study(abc.ABC, Generic[S, D]):
             lines.append(line)
         header = list(dict.fromkeys(itertools.chain(*lines)))
         return markdown_table(header, [[line.get(x, "") for x in header] for line in lines])
+
+    def trainings(self, rows: Sequence[Row]) -> str:
+        """The table of the trainings, without scores: for a study whose results are another."""
+        trained = {row.cell: dataclasses.replace(row, evaluated="", scores={}) for row in rows}
+        return Study.results(self, list(trained.values()))
 
     def sections(self, rows: Sequence[Row]) -> Iterable[str]:
         """Further parts of the report: headings, tables, captions, links to `figures`."""

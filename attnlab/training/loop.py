@@ -118,15 +118,11 @@ class LoopSettings:
         """Whether there is a checkpoint after a step, of a training that nothing interrupts."""
         return self.validates(step) or step % self.checkpoint_every == 0
 
-    def last_saved(self, count: int) -> tuple[int, ...]:
-        """The steps of the last `count` checkpoints, or of all if there are fewer."""
-        backwards = filter(self.saves, range(self.steps, 0, -1))
-        return tuple(itertools.islice(backwards, count))[::-1]
-
     @property
     def averaged(self) -> tuple[int, ...]:
-        """The steps of the checkpoints whose mean is the result."""
-        return self.last_saved(self.average or 0)
+        """The steps of the checkpoints whose mean is the result, of all if there are fewer."""
+        backwards = filter(self.saves, range(self.steps, 0, -1))
+        return tuple(itertools.islice(backwards, self.average or 0))[::-1]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -147,7 +147,7 @@ class Duplication(Study[Settings, Drawn]):
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
         yield from report.sections(rows, self.settings)
         yield "## Trainings"
-        yield super().results(report.trainings(rows))
+        yield self.trainings(rows)
 
     def line(self, row: Row) -> str:
         return f"{row.evaluated} {100 * row.scores['accuracy']:.1f} %"

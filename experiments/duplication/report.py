@@ -1,6 +1,5 @@
 """The report of `duplication`: the table of models and rounds, and the grid."""
 
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -110,12 +109,6 @@ def results(rows: Sequence[Row], settings: Settings) -> str:
         if any(values):
             lines.append([f"{word}", name, *values])
     return markdown_table(["symbols", "trained with", *columns], lines)
-
-
-def trainings(rows: Sequence[Row]) -> list[Row]:
-    """A row for each training, without its scores."""
-    firsts = grouped(rows, lambda row: row.cell).values()
-    return [dataclasses.replace(some[0], evaluated="", scores={}) for some in firsts]
 
 
 def sections(rows: Sequence[Row], settings: Settings) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """The study `length_effect`: two models × seeds, tested on words of every length."""
 
-import dataclasses
 import itertools
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
@@ -131,8 +130,7 @@ class LengthEffect(Study[Settings, Drawn]):
     def sections(self, rows: Sequence[Row]) -> Iterator[str]:
         yield "![Both measures over the length of the source](by_length.svg)"
         yield "## Training"
-        one = [row for row in rows if row.evaluated == rows[0].evaluated]
-        yield super().results([dataclasses.replace(row, evaluated="", scores={}) for row in one])
+        yield self.trainings(rows)
 
 
 def build(name: str, settings: Settings) -> Seq2Seq:

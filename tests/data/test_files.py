@@ -3,7 +3,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,6 @@ from attnlab.runs.errors import Invalid
 GERMAN = ["Zwei Hunde.", "Ein Mädchen\u2028lacht.", "Drei"]
 ENGLISH = ["Two dogs.", "A girl laughs.", "Three"]
 PAIRS = [{"source": s, "target": t} for s, t in zip(GERMAN, ENGLISH, strict=True)]
-MULTI30K = Path(__file__).parents[3] / "shared" / "data" / "multi30k"
 
 
 @pytest.fixture
@@ -151,14 +149,3 @@ def test_what_is_wrong_with_other_files_is_said_in_one_line(write, cache, tmp_pa
         open_text(packed, cache_dir=cache)
     with pytest.raises(Invalid, match=r"cannot write to the cache folder .*a\.en.*name another"):
         open_text(write("a.tsv", b"a\tb\n"), cache_dir=text)
-
-
-@pytest.mark.skipif(not MULTI30K.is_dir(), reason="../shared/data/multi30k is not there")
-def test_multi30k(cache):
-    names = [MULTI30K / f"test_2016_flickr.{language}.gz" for language in ("de", "en")]
-    pairs = open_text(*names, cache_dir=cache)
-    assert len(pairs) == 1000
-    assert pairs[0] == {
-        "source": "Ein Mann mit einem orangefarbenen Hut, der etwas anstarrt.",
-        "target": "A man in an orange hat starring at something.",
-    }

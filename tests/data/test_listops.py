@@ -82,13 +82,6 @@ def test_operators(text, found):
     assert value(text) == found
 
 
-def test_an_example_depends_on_seed_and_index_alone():
-    one, other = ListOps(**SHORT), ListOps(**SHORT, seed=1)
-    assert one[7] == ListOps(**SHORT)[7] != other[7]
-    with pytest.raises(IndexError, match="example 3 of 3"):
-        ListOps(**SHORT, size=3)[3]
-
-
 def test_ids_are_behind_the_special_ones():
     assert encode("[MAX 0 9 ]") == [NUM_SPECIAL + i for i in (11, 0, 9, len(VOCABULARY) - 1)]
     assert CLASSES == 10 and len(VOCABULARY) == 15

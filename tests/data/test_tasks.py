@@ -3,6 +3,7 @@ import re
 import pytest
 
 from attnlab.data.dates import SPLITS, Dates, dates_of
+from attnlab.data.listops import ListOps
 from attnlab.data.tasks import ENDLESS, MARK, Copy, KeyMatching, Reversal
 
 RANGE = {"num_symbols": 17, "min_length": 3, "max_length": 11}
@@ -23,7 +24,10 @@ def test_the_target_is_the_answer(task, answer):
     assert {symbol for word in words for symbol in word} == set(range(1, 18))
 
 
-@pytest.mark.parametrize("make", [lambda seed: Copy(**RANGE, seed=seed), lambda s: Dates(seed=s)])
+@pytest.mark.parametrize(
+    "make",
+    [lambda s: Copy(**RANGE, seed=s), lambda s: Dates(seed=s), lambda s: ListOps(20, 99, seed=s)],
+)
 def test_an_example_depends_on_seed_and_index_alone(make):
     indices = [5, 0, ENDLESS - 1, 5]
     first = [make(3)[i] for i in indices]

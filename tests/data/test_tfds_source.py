@@ -98,17 +98,6 @@ def test_tfrecord_is_read_as_array_record_is(array_record, tfrecord, split, in_m
         assert examples(pickle.loads(pickle.dumps(source))) == expected  # as workers get it
 
 
-def test_strings_stay_strings():
-    class Mocked(list):  # tfds.testing.mock_data
-        def __getitems__(self, indices):
-            return [self[i] for i in indices]
-
-    assert texts.Texts(Mocked([{"de": "ä", "en": b"a"}]), {"source": "de", "target": "en"})[0] == {
-        "source": "ä",
-        "target": "a",
-    }
-
-
 @pytest.mark.parametrize("in_memory", [0, 100])
 def test_a_text_that_is_not_utf8_is_refused_with_its_place(monkeypatch, in_memory):
     class Records(list):

@@ -7,20 +7,19 @@ import pytest
 
 from attnlab.runs import loop
 from tests.experiments.test_reports import RESULTS
-from tests.experiments.tiny import run
+from tests.experiments.tiny import TEXT, run
 
-BLOCKS = "\n\n".join("\n".join(f"ab{d} cd ef{i} gh" for i in range(4)) for d in range(20)) + "\n"
 PAIRS = "".join(f"Hund {i} bellt\tdog {i} barks\n" for i in range(30))
 LABELLED = "pos\tababab\nneg\tyzyzyz\n" * 12
 SENTENCES = "sentence\tlabel\n" + "ababab\tpos\nyzyzyz\tneg\n" * 12
-OTHER = {BLOCKS: "\n\nmore of\nthis\n", PAIRS: "Katze\tcat\n"} | {
+OTHER = {TEXT: "\n\nmore of\nthis\n", PAIRS: "Katze\tcat\n"} | {
     LABELLED: "neg\tzzz\n", SENTENCES: "zzz\tneg\n"
 }  # fmt: skip
 # Of each experiment kept rows, a text, and the flags that have files of it; the last one changes.
 CASES = {
     "finetune": ("finetune_spelling", SENTENCES, ("train_file", "dev_file", "test_file")),
     "long_range": ("long_range", LABELLED, ("train_file", "test_file")),
-    "pretrain": ("pretrain", BLOCKS, ("input",)),
+    "pretrain": ("pretrain", TEXT, ("input",)),
     "translate": ("translate_dates", PAIRS, ("data_files", "validation_files", "test_files")),
 }
 OTHERS = {"finetune": ("--tokenizer=bytes",), "long_range": ("--tasks=text",),

@@ -15,96 +15,32 @@ BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]
 GPU = ["--image=me", "--gpu=nvidia-h100-80gb:8", "--hosts=2"]
 
-# The fields that a manifest of ours may have, and their types: JobSet's v1alpha2 (its CRD,
-# config/components/crd of kubernetes-sigs/jobset), batch/v1 and core/v1 (Kubernetes' API
-# reference). {…: T} is a map of strings to T, [T] a list, and a name with "!" is required.
-POD = {
-    "restartPolicy!": str,
-    "terminationGracePeriodSeconds": int,
-    "serviceAccountName": str,
-    "nodeSelector": {...: str},
-    "tolerations": [{"key": str, "operator": str}],
-    "containers!": [
-        {
-            "name!": str,
-            "image": str,
-            "command": [str],
-            "env": [{"name!": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath!": str}}}],
-            "resources": {"limits": {...: int}, "requests": {...: str}},
-            "volumeMounts": [{"name!": str, "mountPath!": str}],
-        }
-    ],
-    "volumes": [
-        {
-            "name!": str,
-            "csi": {"driver!": str, "volumeAttributes": {...: str}},
-            "emptyDir": {"medium": str, "sizeLimit": str},
-        }
-    ],
-}
-JOB = {
-    "completionMode": str,
-    "parallelism": int,
-    "completions": int,
-    "backoffLimit": int,
-    "podFailurePolicy": {
-        "rules!": [
-            {
-                "action!": str,
-                "onExitCodes": {"containerName": str, "operator!": str, "values!": [int]},
-            }
-        ]
-    },
-    "template!": {"metadata": {"annotations": {...: str}}, "spec": POD},
-}
-JOBSET = {
-    "apiVersion!": str,
-    "kind!": str,
-    "metadata!": {
-        "name": str,
-        "namespace": str,
-        "labels": {...: str},
-        "annotations": {...: str},
-    },
-    "spec": {
-        "failurePolicy": {
-            "maxRestarts": int,
-            "rules": [{"name!": str, "action!": str, "onJobFailureReasons": [str]}],
-        },
-        "replicatedJobs": [{"name!": str, "replicas": int, "template!": {"spec": JOB}}],
-    },
-}
+# The fields that a manifest of ours may have: JobSet's v1alpha2 (its CRD, config/components/crd of
+# kubernetes-sigs/jobset), batch/v1 and core/v1 (Kubernetes' API reference). What else is wrong with
+# one, the server's dry run says before the image is built.
+FIELDS = """apiVersion kind metadata name namespace labels annotations spec failurePolicy
+maxRestarts rules action onJobFailureReasons replicatedJobs replicas template completionMode
+parallelism completions backoffLimit podFailurePolicy onExitCodes containerName operator values
+restartPolicy terminationGracePeriodSeconds serviceAccountName nodeSelector containers image
+command env value valueFrom fieldRef fieldPath resources limits volumeMounts mountPath volumes csi
+driver volumeAttributes emptyDir medium""".split()
+MAPS = (
+    "labels",
+    "annotations",
+    "nodeSelector",
+    "limits",
+    "volumeAttributes",
+)  # of users' own names
 
 
-def faults(value: Any, schema: Any, where: str = "") -> list[str]:
-    """What of a value is not as a schema has it."""
-    if isinstance(schema, type):
-        return [] if type(value) is schema else [f"{where}: {value!r} is no {schema.__name__}"]
-    if isinstance(schema, list):
-        if not isinstance(value, list):
-            return [f"{where}: no list"]
-        return [f for i, x in enumerate(value) for f in faults(x, schema[0], f"{where}[{i}]")]
+def fields(value: Any) -> set[str]:
+    """The names of the fields of a manifest, at any depth."""
+    if isinstance(value, list):
+        return set().union(*map(fields, value))
     if not isinstance(value, dict):
-        return [f"{where}: no map"]
-    if ... in schema:
-        return [f for k, x in value.items() for f in faults(x, schema[...], f"{where}.{k}")]
-    fields = {name.rstrip("!"): kind for name, kind in schema.items()}
-    required = {name[:-1] for name in schema if name.endswith("!")}
-    found = [f"{where}.{name} is missing" for name in required - value.keys()]
-    found += [f"{where}.{name} is no field" for name in value.keys() - fields.keys()]
-    known = value.keys() & fields.keys()
-    return found + [f for k in known for f in faults(value[k], fields[k], f"{where}.{k}")]
-
-
-def test_a_fault_is_found():
-    wrong = {"name": 1, "csi": {"volumeAttributes": {"a": True}}, "emptyDirs": {}, "emptyDir": []}
-    assert sorted(faults(wrong, POD["volumes"][0], "volume")) == [
-        "volume.csi.driver is missing",
-        "volume.csi.volumeAttributes.a: True is no str",
-        "volume.emptyDir: no map",
-        "volume.emptyDirs is no field",
-        "volume.name: 1 is no str",
-    ]
+        return set()
+    below = [fields(x) for name, x in value.items() if name not in MAPS]
+    return set(value).union(*below)
 
 
 @pytest.fixture
@@ -120,9 +56,9 @@ def expanded(word: str) -> str:
 
 
 def manifest(site: Site) -> dict[str, Any]:
-    [file] = site.here.glob("results/*/jobset.json")
+    [file] = site.here.glob("results/*/jobset.yaml")
     found = yaml.safe_load(file.read_text())
-    assert faults(found, JOBSET) == []
+    assert fields(found) <= set(FIELDS)
     return found
 
 
@@ -130,7 +66,7 @@ def test_a_tpu_slice_call_by_call(site):
     options = [*TPU, "--queue=research", "--namespace=team", "--service_account=writer"]
     status, out, err = site.run("gke", *options, "hello", *ODD, BUCKET)
     assert status == 0, err
-    [file] = site.here.glob("results/*/jobset.json")
+    [file] = site.here.glob("results/*/jobset.yaml")
     run, image = file.parent.name, f"registry:5000/me/attnlab:{site.revision()}-tpu"
     at = "--namespace=team"
     build = ["docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile"]
@@ -202,65 +138,9 @@ def test_gpu_hosts_are_told_where_they_find_each_other(site):
     }
 
 
-def test_fields_of_the_manifest_are_set_and_it_is_printed(site):
-    settings = [
-        'nodeSelector={"cloud.google.com/gke-spot": "true"}',
-        'tolerations=[{"key": "team", "operator": "Exists"}]',
-        "containers.0.resources.requests.memory=200Gi",
-        "volumes.1.emptyDir.sizeLimit=64Gi",
-        'metadata.labels={"team": "a=b"}',
-        "spec.failurePolicy.maxRestarts=1",
-    ]
-    options = [*GPU, "--queue=research", *(f"--set={one}" for one in settings)]
-    status, _, err = site.run("gke", *options, "hello", BUCKET)
-    assert status == 0, err
-    found = manifest(site)
-    assert found["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "research", "team": "a=b"}
-    assert found["spec"]["failurePolicy"]["maxRestarts"] == 1
-    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
-    pod = job["template"]["spec"]
-    gpu = {"cloud.google.com/gke-accelerator": "nvidia-h100-80gb"}
-    assert pod["nodeSelector"] == {**gpu, "cloud.google.com/gke-spot": "true"}
-    assert pod["tolerations"] == [{"key": "team", "operator": "Exists"}]
-    resources = {"limits": {"nvidia.com/gpu": 8}, "requests": {"memory": "200Gi"}}
-    assert pod["containers"][0]["resources"] == resources
-    assert pod["volumes"][1]["emptyDir"] == {"medium": "Memory", "sizeLimit": "64Gi"}
-    [file] = site.here.glob("results/*/jobset.json")
-    assert file.read_text() in err
-
-
-@pytest.mark.parametrize(
-    "setting",
-    [
-        *("volumes.2.name=a", "volumes.a=1", "serviceAccountName.a=1", "nodeSelector", "=a", "a="),
-        *(f"spec={value} --set=a=b" for value in ("1", '{"replicatedJobs":[]}')),
-    ],
-)
-def test_a_field_that_has_no_place_is_refused(site, setting):
-    settings = f"--set={setting}".split()
-    status, _, err = site.run("gke", *GPU, *settings, "hello", BUCKET)
-    assert status == 2 and not list(site.here.iterdir())
-    assert err.endswith(
-        "such as volumes.1.emptyDir.sizeLimit=64Gi; a dry run shows what there is\n"
-    )
-    assert f"\nlaunch/gke: {settings[-1]}: no place in the manifest; give PATH=VALUE" in f"\n{err}"
-
-
-@pytest.mark.parametrize(
-    "setting", ["metadata.name=a", "metadata.namespace=a", 'metadata={"name": "a"}', "metadata=1"]
-)
-def test_the_name_of_the_jobset_is_not_set(site, setting):
-    """By it the hosts find each other, and the launcher looks for a run that is there."""
-    status, _, err = site.run("gke", *GPU, f"--set={setting}", "hello", BUCKET)
-    assert status == 2 and not list(site.here.iterdir())
-    words = "the name is that of the run; leave it, and give --namespace=\n"
-    assert err.endswith(f"launch/gke: --set={setting}: {words}")
-
-
 @pytest.mark.parametrize(
     ("tpu", "hosts", "chips"),
-    [("v5e:1x1", 1, 1), ("v6e:2x4", 1, 8), ("v6e:4x8", 8, 4), ("v4:2x2x2", 2, 4)]
-    + [("tpu7x:4x4x4", 16, 4), ("v5p:2x2x1", 1, 4)],
+    [("v5e:1x1", 1, 1), ("v6e:2x4", 1, 8), ("v4:2x2x2", 2, 4), ("tpu7x:4x4x4", 16, 4)],
 )
 def test_the_hosts_of_a_slice(site, tpu, hosts, chips):
     assert site.run("gke", "--image=me", f"--tpu={tpu}", "hello", BUCKET)[0] == 0
@@ -277,7 +157,6 @@ def test_the_hosts_of_a_slice(site, tpu, hosts, chips):
         (["--image=a"], "give either --tpu=KIND:SHAPE or --gpu=KIND:COUNT"),
         (["--image=a", "--tpu=v5e:4x4", "--gpu=l4:1"], "give either"),
         (["--image=a", "--gpu=l4"], "--gpu=l4: give KIND:COUNT"),
-        (["--image=a", "--gpu=:1"], "--gpu=:1: give KIND:COUNT"),
         (["--image=a", "--tpu=v3:4x4"], "--tpu=v3:4x4: no 'v3'; valid: v4, v5e, v5p, v6e, tpu7x"),
         (["--image=a", "--tpu=v5e:3x3"], "no shape '3x3'; valid: 1x1, 2x2, 2x4, 4x4"),
         ([*TPU, "--hosts=3"], "--hosts=3: v5e:4x4 is 16 chips on 4 hosts"),

@@ -1,12 +1,11 @@
 """Settings whose fields are flags: what each may be, and the way to JSON and back."""
 
 import dataclasses
-import json
 
 import pytest
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, kind_of, seed_flag, structured, written
+from attnlab.runs.flags import Flags, flag, seed_flag
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,18 +29,6 @@ def test_what_may_be_is_taken():
     Settings(files=(), offsets=(1, 1), devices=None, dtype=None, seed=2**31 - 1, rate=0.999)
 
 
-def test_settings_go_through_json():
-    settings = Settings(lengths=(5,), devices=3, files=("x", "y"), dtype="bfloat16")
-    assert Settings.from_json(json.loads(json.dumps(settings.as_json()))) == settings
-
-
-def test_a_flag_that_came_later_has_its_default():
-    values = Settings(lengths=(5,), devices=3, rate=0.5).as_json()
-    older = {name: x for name, x in values.items() if name not in ("rate", "lengths")}
-    assert Settings.later_than(older) == ["lengths", "rate"]
-    assert Settings.from_json(older) == Settings(devices=3)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -63,28 +50,3 @@ def test_settings_of_another_experiment_are_called_that():
     more = f"with another_0, another_1, another_2, {len(others) - 3} more; give a folder"
     with pytest.raises(Invalid, match=f"settings of another experiment, {more}"):
         Settings.from_json(dict(list(Settings().as_json().items())[1:]) | others)
-
-
-def test_the_kind_of_a_field_is_that_of_its_elements():
-    kinds = kind_of(Settings)
-    assert (kinds["lengths"], kinds["devices"], kinds["dtype"]) == (int, int, str)
-    assert (kinds["causal"], kinds["rate"]) == (bool, float)
-
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-    x: int
-    near: tuple["Point", ...] = ()
-    other: "Point | None" = None
-
-
-def test_dataclasses_come_back_from_what_json_made_of_them():
-    point = Point(1, (Point(2), Point(3)), Point(4, (Point(5),)))
-    plain = json.loads(json.dumps(dataclasses.asdict(point) | {"derived": 7}))
-    assert structured(Point, plain) == point
-    with pytest.raises(TypeError):
-        structured(Point, {"near": []})
-
-
-def test_a_value_is_written_as_it_is_typed():
-    assert [written(x) for x in (2.0, (1, 2), ("a",), None, True)] == ["2", "1,2", "a", "", "True"]

@@ -53,13 +53,6 @@ def test_a_folder_that_exists_is_never_used(tmp_path, monkeypatch):
     assert first != second and first.is_dir() and second.is_dir()
 
 
-@pytest.mark.parametrize("taken", ["file", "file/below"])
-def test_a_folder_that_cannot_be_made_is_one_line(taken, tmp_path):
-    (tmp_path / "file").touch()
-    with pytest.raises(Invalid, match=r"--output_dir=.*file.*; give a folder"):
-        Folder.fresh("one", tmp_path / taken, {}).begin()
-
-
 @pytest.mark.parametrize("flag", ["output_dir", "run_dir"])
 @pytest.mark.parametrize("below", ["", "below", "far/below"])
 @pytest.mark.parametrize("make", [pathlib.Path.touch, lambda file: file.symlink_to("nothing")])

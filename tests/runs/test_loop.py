@@ -165,24 +165,6 @@ def test_rows_of_an_item_are_kept_as_they_come(tmp_path):
     assert asked == list("abc")
 
 
-def test_a_signal_from_outside_ends_a_run(tmp_path):
-    def killed(name):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return one(name)
-
-    before = signal.getsignal(signal.SIGTERM)
-    assert run(tmp_path, killed)[0] == 143
-    assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_mistake_of_ours_is_a_traceback_where_no_row_stands_for_it(tmp_path):
-    def breaks(name):
-        raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        run(tmp_path, breaks, lost=None)
-
-
 def test_a_mistake_of_ours_does_not_lose_the_report(tmp_path, capsys):
     def breaks(name):
         if name == "b":

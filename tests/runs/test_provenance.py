@@ -45,12 +45,8 @@ def of(checkout: Path):
     ("file", "counts"),
     [
         ("experiments/results/cpu/report.md", False),
-        ("experiments/results/cpu/new/results.jsonl", False),
         ("results/translate-1/report.md", False),
-        ("README.md", False),
-        ("tests/test_new.py", False),
         ("attnlab/runs/provenance.py", True),
-        ("attnlab/new.py", True),
         ("experiments/new.py", True),
     ],
 )

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.runs import remaining
 from attnlab.training import curve
 
 KEPT = Path(__file__).resolve().parents[2] / "experiments" / "results"
@@ -15,11 +14,6 @@ def seconds(line: str) -> float:
     """The time of `said` in a line."""
     found = re.search(r"about (?:(\d+) h )?(\d+) (min|s) left", line)
     return 3600 * int(found[1] or 0) + int(found[2]) * (60 if found[3] == "min" else 1)
-
-
-@pytest.mark.parametrize("left", [1.0, 89.0, 121.0, 3599.0, 3600.0, 9000.0])
-def test_a_time_is_said_in_its_unit(left):
-    assert seconds(remaining.said(left)) == pytest.approx(left, rel=0.02)
 
 
 def trainings() -> list[Path]:

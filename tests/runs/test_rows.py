@@ -4,10 +4,9 @@ import dataclasses
 
 import pytest
 
-from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
-from attnlab.runs.rows import Rows, Where
+from attnlab.runs.rows import Rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,17 +18,6 @@ def rows_of(folder, **environment):
     found = Rows(folder, lambda row: row.name, [Row])
     found.environment = environment
     return found
-
-
-def test_the_table_of_origins_has_the_input():
-    (line,) = [
-        line
-        for line in provenance.table(
-            [Where({"input": {"name": "a.txt", "sha256": "0" * 64}})]
-        ).splitlines()
-        if "input" in line
-    ]
-    assert line.split() == ["|", "input", "|", "a.txt:", "sha256", "0" * 12 + "…", "|"]
 
 
 def test_rows_of_other_data_are_refused_and_older_ones_are_not(tmp_path):

@@ -12,7 +12,6 @@ import numpy as np
 
 from attnlab.models.transformer import TransformerConfig, TransformerLM
 from attnlab.runs import clusters, processes
-from attnlab.training.curve import read_metrics
 from attnlab.training.loop import LoopSettings, Task, train
 from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
@@ -34,7 +33,6 @@ OF_FOUR = {
     "state": ("jit", {"data": 2, "model": 2}, True),
     "positions": ("jit", {"data": 2, "sequence": 2}, True),
 }
-TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
 def trained(kind, mesh, of_text, folder: Path, devices=None):
@@ -65,9 +63,8 @@ def trained(kind, mesh, of_text, folder: Path, devices=None):
         say=lambda line: None,
     )
     processes.barrier()
-    rows = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(folder)]
     numbers = [x for leaf in jax.tree.leaves(found.params) for x in np.ravel(leaf).tolist()]
-    return {"rows": rows, "numbers": numbers}
+    return {"rows": tiny.curve_of(folder), "numbers": numbers}
 
 
 def main(out: Path, coordinator: str, count: int, index: int) -> None:

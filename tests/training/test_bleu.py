@@ -26,13 +26,6 @@ def test_bleu_by_hand():
     assert (found.hypothesis_length, found.reference_length) == (9, 9)
 
 
-def test_a_short_hypothesis_pays_the_brevity_penalty():
-    found = corpus_bleu(["the cat is on the"], ["the cat is on the mat ."])
-    assert found.precisions == (100, 100, 100, 100)
-    assert found.brevity_penalty == pytest.approx(math.exp(1 - 7 / 5))
-    assert found.score == pytest.approx(100 * math.exp(1 - 7 / 5))
-
-
 @pytest.mark.parametrize("tokenizer", ["13a", "char", "none"])
 def test_bleu_is_sacrebleus(tokenizer):
     hypotheses = ["A man, in a hat, looks on.", "Two dogs run across the green lawn!", "It's 5:00."]
@@ -44,13 +37,6 @@ def test_bleu_is_sacrebleus(tokenizer):
     assert found.signature.endswith(f"version:{sacrebleu.__version__}")
 
 
-def test_tokenizers_and_case_matter():
-    apart = {corpus_bleu(["The end now."], ["The end now ."], tokenizer=t).score < 99
-             for t in ("13a", "none")}  # fmt: skip
-    assert apart == {True, False}
-    assert corpus_bleu(["the end is now"], ["The end is now"]).score < 99
-
-
 def test_what_is_right_is_right_without_blanks_too():
     """To 13a a sentence without blanks is one word, of which there are no four in a row."""
     found = corpus_bleu(CHINESE, CHINESE)
@@ -58,12 +44,6 @@ def test_what_is_right_is_right_without_blanks_too():
     short, long = by_length(CHINESE, CHINESE, CHINESE, longest=(8, 20))
     assert (short.count, long.count) == (1, 2) and short.score == pytest.approx(long.score) == 100
     assert "|tok:13a|" in corpus_bleu(["a 男 b c d"], ["a 男 b c d"]).signature
-
-
-def test_exact_match_is_exact():
-    assert (
-        exact_match(["2019-03-03", "2019-03-04", "a", "A"], ["2019-03-03", "x", "a ", "a"]) == 0.25
-    )
 
 
 def test_buckets_end_at_their_longest():

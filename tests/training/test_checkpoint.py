@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attnlab.runs.errors import Invalid
-from attnlab.training.checkpoint import Checkpoints, difference
+from attnlab.training.checkpoint import Checkpoints
 
 
 def whole(num_devices):
@@ -124,10 +124,6 @@ def test_a_flag_that_there_was_not_when_it_was_saved_is_no_difference(tmp_path):
             Checkpoints(tmp_path / "c", other)
 
 
-def test_the_difference_names_what_is_missing():
-    assert difference({"a": 1}, {"a": 1, "b": 2}) == "b is null there and 2 here"
-
-
 def test_a_folder_that_cannot_be_made_is_said(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(Invalid, match="checkpoints cannot be kept there"):
@@ -160,16 +156,6 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file
     assert [path.name for path in tmp_path.glob("c-damaged-*/*")] == ["3"]
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
         assert checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print).step == 3
-
-
-def test_an_error_of_the_disk_without_a_file_names_the_folder(tmp_path, monkeypatch):
-    def fails(*_, **__):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with Checkpoints(tmp_path / "c", {}) as checkpoints:
-        monkeypatch.setattr(checkpoints._orbax, "save_checkpointables_async", fails)
-        with pytest.raises(OSError, match="No space left on device.*/c'$"):
-            checkpoints.save(1, a_state(), data=None, meter={})
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.interrupts import Terminated
 from attnlab.training import run as training_run
-from attnlab.training.flags import FREE, TrainFlags
+from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import Trained
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Pmap
@@ -59,10 +59,6 @@ def test_refuses_devices_that_do_not_fit(flags, message):
     with pytest.raises(Invalid) as refused:
         flags.over_devices([12, 8])
     assert str(refused.value).startswith(message)
-
-
-def test_what_may_change_in_a_resumed_run_is_a_flag():
-    assert all(hasattr(TrainFlags(), name) for name in FREE)
 
 
 def run_in(folder, **options):

@@ -19,8 +19,7 @@ from attnlab.training.objective import TokenCrossEntropy
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from tests.training import tiny
-
-TIMES = ("seconds", "steps_per_second", "tokens_per_second")
+from tests.training.tiny import curve_of
 
 
 def run(
@@ -63,12 +62,6 @@ def run(
         on_row=on_row,
         say=say,
     )
-
-
-def curve(folder):
-    return [
-        {name: x for name, x in row.items() if name not in TIMES} for row in read_metrics(folder)
-    ]
 
 
 def same(a, b):
@@ -127,7 +120,7 @@ def test_a_stopped_run_goes_on_bit_for_bit(tmp_path, whole_run):
     assert run_and_stop(tmp_path, after_rows=1) == 4  # in the middle of a row
     second = run(tmp_path)
     folder, whole = whole_run
-    assert curve(tmp_path) == curve(folder)
+    assert curve_of(tmp_path) == curve_of(folder)
     assert same(second.params, whole.params)
 
 
@@ -155,10 +148,10 @@ def test_a_plateau_ends_a_training_also_one_that_goes_on(tmp_path):
     assert run_and_stop(tmp_path / "stopped", after_rows=6, **ended) == 9
     resumed = run(tmp_path / "stopped", **ended)
     assert same(resumed.params, whole.params) and resumed.plateau == 12
-    rows = curve(tmp_path / "whole")
-    assert curve(tmp_path / "stopped") == rows
+    rows = curve_of(tmp_path / "whole")
+    assert curve_of(tmp_path / "stopped") == rows
     again = run(tmp_path / "whole", **ended)
-    assert curve(tmp_path / "whole") == rows and (again.steps, again.plateau) == (12, 12)
+    assert curve_of(tmp_path / "whole") == rows and (again.steps, again.plateau) == (12, 12)
 
 
 def test_what_still_falls_has_all_steps(tmp_path):
@@ -190,7 +183,7 @@ def test_the_last_checkpoint_alone_is_no_mean_and_the_best_is_in_the_curve(tmp_p
     folder, whole = whole_run
     last = run(shutil.copytree(folder, tmp_path / "copy"), average=1)
     assert same(last.params, whole.params)  # here the last is the best
-    (*_, row) = curve(folder)
+    (*_, row) = curve_of(folder)
     assert row == {"kind": "validation", "step": 12} | whole.validation
     assert last.validation["nll"] == pytest.approx(whole.validation["nll"])
 
@@ -211,7 +204,7 @@ def test_a_run_goes_on_after_a_checkpoint_even_if_later_rows_were_written(tmp_pa
     kept = [row for row in read_metrics(tmp_path) if row["step"] != 4]
     (tmp_path / METRICS).write_text("".join(json.dumps(row) + "\n" for row in kept))
     run(tmp_path)
-    assert [r["step"] for r in curve(tmp_path)] == [3, 6, 6, 9, 12, 12]
+    assert [r["step"] for r in curve_of(tmp_path)] == [3, 6, 6, 9, 12, 12]
 
 
 def test_a_curve_that_is_gone_is_said_and_the_best_validated_again(tmp_path, whole_run):
@@ -241,7 +234,7 @@ def test_after_a_damaged_checkpoint_it_ends_in_the_same_numbers(tmp_path, whole_
     folder = shutil.copytree(whole_run[0], tmp_path / "copy")
     os.truncate(folder / CHECKPOINTS / "12" / "state" / "_METADATA", 20)
     again = run(folder)
-    assert same(again.params, whole_run[1].params) and curve(folder) == curve(whole_run[0])
+    assert same(again.params, whole_run[1].params) and curve_of(folder) == curve_of(whole_run[0])
 
 
 @pytest.mark.slow

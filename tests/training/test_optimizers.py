@@ -45,7 +45,6 @@ def test_rsqrt_needs_a_warm_up():
     ("options", "said"),
     [
         ({"learning_rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
-        ({"clip_norm": -1.0}, "clip_norm must be at least 0; got -1.0"),
         ({"learning_rate": float("nan")}, "learning_rate"),
         ({"weight_decay": float("inf")}, "weight_decay"),
         ({"b1": 1.5}, r"b1 must be in \[0, 1\); got 1.5"),
@@ -54,12 +53,6 @@ def test_rsqrt_needs_a_warm_up():
 def test_numbers_that_train_upwards_or_to_nan_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
         OptimizerSettings(**options)
-
-
-@pytest.mark.parametrize("field", ["optimizer", "schedule"])
-def test_unknown_names_are_refused(field):
-    with pytest.raises(ValueError, match=f"{field} .*'other'"):
-        OptimizerSettings(**{field: "other"})
 
 
 def test_clipping_is_by_the_norm_of_all_parameters():
@@ -129,9 +122,6 @@ def test_bert_decays_matrices_alone_and_does_not_correct_its_moments():
         ("adafactor", {"epsilon": 1e-3}, "epsilon belongs to adam and adadelta; got"),
         ("adadelta", {"b2": 0.5}, "b2 belongs to adam; got b2=0.5 with optimizer='adadelta'"),
         ("adam", {"epsilon": 0.0}, "epsilon must be more than 0, or None; got 0.0"),
-        ("adam", {"epsilon": "a"}, "epsilon must be one finite number; got 'a'"),
-        ("adam", {"bias_correction": "no"}, "bias_correction must be one of True, False; got 'no'"),
-        ("adam", {"warmup_steps": 2.5}, "warmup_steps is a number of steps, an int ≥ 0; got 2.5"),
     ],
 )
 def test_what_an_optimizer_has_not_is_refused(optimizer, options, said):

@@ -59,15 +59,3 @@ def test_rounds_that_are_equally_long_still_halve():
 def test_a_rate_without_a_warm_up_has_none_in_trials():
     _, seen = searched(lambda rate, steps: rate, (1, 2), OptimizerSettings())
     assert {optimizer.warmup_steps for optimizer, _ in seen} == {0}
-
-
-def test_the_table_has_a_column_for_each_round_and_marks_the_one_that_is_left():
-    trials, _ = searched(lambda rate, steps: 10 * rate, (1, 2, 3))
-    header, _, *lines = tuning.table({"lsh-4": trials}).splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *lines)]
-    assert cells == [
-        ["model", "learning rate", "loss after 10 steps", "loss after 20 steps"],
-        ["lsh-4", "**0.1**", "1", "1"],
-        ["lsh-4", "0.2", "2", "2"],
-        ["lsh-4", "0.3", "3", ""],
-    ]

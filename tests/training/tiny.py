@@ -7,8 +7,10 @@ import numpy as np
 
 from attnlab.core.tokens import EOS, NUM_SPECIAL
 from attnlab.models.seq2seq import Seq2Seq
+from attnlab.training.curve import read_metrics
 
 VOCAB = 11
+TIMES = ("seconds", "steps_per_second", "tokens_per_second")  # which differ from run to run
 
 
 class Doubles(grain.sources.RandomAccessDataSource):
@@ -58,3 +60,8 @@ def validation(batch_size=8):
         {name: np.stack([row[name] for row in part]) for name in ("source", "target")}
         for part in (source[:batch_size], source[batch_size:])
     ]
+
+
+def curve_of(folder):
+    """The rows of a training without its times."""
+    return [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(folder)]

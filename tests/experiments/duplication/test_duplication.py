@@ -1,13 +1,10 @@
 """The study on duplication: a small run from end to end, and the setting nearest to the paper."""
 
 import json
-import shutil
 
 import pytest
 
-from attnlab.runs import figure_files
 from attnlab.studies.study import Cell, Row
-from attnlab.training.curve import read_metrics
 from experiments.duplication import __main__ as experiment
 from experiments.duplication import report
 from experiments.duplication.attention import EXACT, Hashing
@@ -56,28 +53,6 @@ def as_in_the_paper(change=None):
     ]
 
 
-def test_the_papers_table():
-    assert PAPER["shared"] == {
-        "shared": 100, "lsh-8": 94.8, "lsh-4": 92.5, "lsh-2": 76.9, "lsh-1": 52.5,
-    }  # fmt: skip
-    assert PAPER["lsh-1"]["shared"] == 0.8
-    assert list(PAPER) == ["shared", "lsh-4", "lsh-2", "lsh-1"]
-    assert "Table 2" in SOURCE
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--words=7", "--chunk_size=5"], "an example of 7 symbols has 16 tokens; give a divisor"),
-        (["--devices=2", "--batch_size=3"], "--batch_size=3: give a multiple of devices"),
-    ],
-)
-def test_a_bad_flag_is_one_line_and_status_2_and_makes_nothing(tmp_path, flags, message):
-    parent = tmp_path / "results"
-    status, _, err = tiny.run(experiment, *flags, f"--output_dir={parent}")
-    assert status == 2 and message in err and err.count("\n") == 1 and not parent.exists()
-
-
 @pytest.mark.slow
 def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]
@@ -100,23 +75,6 @@ def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     written = (folder / "report.md").read_text()
     for flag in flags:
         assert flag in written
-
-    # As a kill leaves it within the second training: that goes on, to the same numbers.
-    curves = [read_metrics(folder / place) for place in places]
-    shutil.rmtree(folder / places[1] / "checkpoints" / "8")
-    (folder / "results.jsonl").write_text("".join(text.splitlines(keepends=True)[:5]))
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    status, out, _ = tiny.run(experiment, f"--resume={folder}")
-    assert status == 0 and "1 of 2 trainings" in out and "going on after step 6" in out
-    again = tiny.rows_of(folder)
-    timed = ("seconds", "time", "begun")
-    for one, two in zip(rows, again, strict=True):
-        assert {k: x for k, x in one.items() if k not in timed} == {
-            k: x for k, x in two.items() if k not in timed
-        }
-    for place, curve in zip(places, curves, strict=True):
-        losses = [(r["kind"], r["step"], r["loss"]) for r in curve]
-        assert losses == [(r["kind"], r["step"], r["loss"]) for r in read_metrics(folder / place)]
 
 
 def test_the_nearest_setting_comes_first():

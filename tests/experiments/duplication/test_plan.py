@@ -21,7 +21,7 @@ from experiments.duplication.__main__ import (
     build,
 )
 from experiments.duplication.attention import EXACT, SCALES, Hashing
-from experiments.duplication.settings import PRESETS, Settings, length_of
+from experiments.duplication.settings import Settings
 
 BASE = Hashing()
 FEW = {"words": (7,), "chunk_size": 4, "seeds": (0,)}
@@ -31,29 +31,8 @@ def study_of(**flags):
     return Duplication(Settings(**flags), Drawn("duplication"))
 
 
-def of_preset(name):
-    return Settings(preset=name, **PRESETS[name])
-
-
 def test_nine_chunks_do_without_the_grid():
     assert Settings(words=(8,), chunk_size=2, grid=False).hashings() == [BASE]
-
-
-def test_presets_are_what_they_say():
-    paper, code = of_preset("paper"), of_preset("code")
-    assert [length_of(*x.words) for x in (paper, code)] == [1024, 4096]
-    assert [x.steps for x in (paper, code)] == [150_000, 50_000]
-    assert paper.hashing() == Hashing("1/sqrt(d)")
-    assert code.hashing() == Hashing(bucket_mask=False) and code.num_symbols == 126
-    optimizer = code.optimizer_for(50_000)
-    assert (optimizer.optimizer, optimizer.schedule) == ("adafactor", "rsqrt")
-    assert (optimizer.warmup_steps, optimizer.learning_rate) == (8000, 8000**-0.5)
-    (route,) = attention.options("lsh-8", code.hashing(), length=4096, chunk_size=64).values()
-    assert (route.num_hashes, route.num_buckets) == (8, 128)
-    longer, gpu = of_preset("longer"), of_preset("gpu")
-    assert (longer.words, longer.steps, longer.batch_size) == ((127,), 3000, 8)
-    assert (gpu.words, gpu.optimizer_for(12_000)) == ((511,), longer.optimizer_for(3000))
-    assert Settings().grid and not any(x.grid for x in (paper, code, longer, gpu))
 
 
 def test_flags_say_hashing_and_optimizer():

@@ -117,15 +117,7 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     assert row["details"]["memory"] > 1e4
     text = " ".join((folder / "report.md").read_text().split())
     assert "| text, window-2, scratch | 100.0 | Local Attention | 52.98 |" in text
-    assert "0 of 1 trainings to run" in tiny.run(experiment, f"--resume={folder}")[1]
 
     (tmp_path / "test.tsv").write_text("strange\tab\n")
     status, _, err = tiny.run(experiment, "--tasks=text", *files, *flags)
     assert status == 2 and "has the label 'strange', which was not in training: neg, pos" in err
-
-
-def test_a_run_with_an_earlier_name_says_what_it_is_called_now(tmp_path):
-    settings = json.loads((KEPT / "settings.json").read_text())
-    (tmp_path / "settings.json").write_text(json.dumps(settings | {"mechanisms": ["full"]}))
-    status, _, err = tiny.run(experiment, f"--resume={tmp_path}")
-    assert status == 2 and "no attention 'full'; valid: exact" in err

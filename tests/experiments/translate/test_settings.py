@@ -67,6 +67,8 @@ def test_flags_change_the_recipe_of_every_model():
         )
         recipe.optimizer.build(8)  # a short training warms up in half of its steps
         assert old == RECIPES["dates"][name]
+    averaged = Settings(average=3).loop_of(Variant("luong"), seed=0)
+    assert (averaged.average, averaged.steps) == (3, before.recipe(Variant("luong")).steps)
     sizes = Settings(preset="cpu", data_files=FILES, vocab_size=99)
     assert sizes.vocab_size_of(joint=True) == sizes.vocab_size_of(joint=False) == 99
     sizes = Settings(preset="paper", data_files=FILES)

@@ -1,34 +1,35 @@
-"""`translate` in several processes: stopped, killed and resumed, also in another number of them."""
+"""`translate` in one and in several processes: stopped, killed, and resumed to the same numbers."""
 
+import itertools
+import random
 import shutil
 import signal
+import time
 
 import pytest
 
-from attnlab.training.curve import read_metrics
 from tests import several
 from tests.experiments.tiny import rows_of
 from tests.several import Together
+from tests.training.tiny import curve_of
 
 PROGRAM = "tests.experiments.tiny_translate"
 FLAGS = (
     "--models=transformer", "--steps=60", "--validate_every=30", "--checkpoint_every=10",
     "--log_every=5", "--batch_size=8",
 )  # fmt: skip
-TIMES = ("seconds", "steps_per_second", "tokens_per_second")
 
 
 def left(folder):
     """The curve and the translations, and the row's numbers that no clock has a part in."""
     (where,) = folder.glob("transformer*")
-    curve = [{k: x for k, x in row.items() if k not in TIMES} for row in read_metrics(where)]
     rows = rows_of(folder)
     assert len(rows) == 2
     scores = [
         (row["scores"], row["validation"], row["step"], row["details"].get("buckets"))
         for row in rows
     ] + [rows[1]["details"]["alignments"]]
-    return curve, (where / "translations.txt").read_text(), scores
+    return curve_of(where), (where / "translations.txt").read_text(), scores
 
 
 def finished(folder, count, devices):
@@ -96,3 +97,27 @@ def test_two_processes_find_one_learning_rate(tmp_path):
         lost, *others = row["trials"]
         assert lost["loss"] is None and len(others) == 4 and all(one["loss"] for one in others)
     assert [x.parent.name.count("-rate") for x in tmp_path.glob("*/checkpoints")] == [0]
+
+
+@pytest.mark.slow
+def test_nothing_differs_after_kills_at_random_moments(tmp_path):
+    """Kill −9 of one process, also while it starts, restores or compiles."""
+    words = PROGRAM, *FLAGS, "--steps=500", "--validate_every=90"
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    (done,) = several.run(1, *words, f"--run_dir={whole}", quick=True, slurm=True)
+    assert done.status == 0, done.err
+    draw = random.Random(5)
+    for kill in range(5):
+        with Together(1, *words, f"--run_dir={killed}", quick=True, slurm=True) as together:
+            (process,) = together.processes
+            if draw.random() < 0.25:
+                time.sleep(draw.uniform(1, 6))
+            else:
+                lines = (line for line in process.stdout if line.startswith("step "))
+                assert list(itertools.islice(lines, draw.randint(1, 12))), process.stderr.read()
+                time.sleep(draw.uniform(0, 0.3))
+            assert process.poll() is None, f"it ended before kill {kill}: {process.stderr.read()}"
+            process.kill()
+    (again,) = several.run(1, *words, f"--run_dir={killed}", quick=True, slurm=True)
+    assert again.status == 0 and "going on after step " in again.out
+    assert left(killed) == left(whole)

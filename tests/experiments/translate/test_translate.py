@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +11,7 @@ import pytest
 
 from attnlab.runs import command_line, figure_files
 from attnlab.training import run as training_run
-from attnlab.training.curve import METRICS, Diverged, read_metrics
+from attnlab.training.curve import METRICS, read_metrics
 from attnlab.training.loop import CHECKPOINTS
 from experiments.translate import __main__ as translate
 from experiments.translate import corpus
@@ -97,23 +96,6 @@ def test_the_folder_has_what_the_documentation_says(finished):
     assert result["flags"]["log_every"] == 2 and "sacrebleu" in result["environment"]["versions"]
 
 
-@pytest.mark.slow
-def test_the_mean_of_checkpoints_is_what_is_tested(tmp_path, monkeypatch):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    flags = [*FLAGS, "--learning_rate=0.1", "--checkpoint_every=1", f"--output_dir={tmp_path}"]
-    found = {}
-    for average in (1, 3):
-        status, _, err = tiny.run(translate, *flags, f"--average={average}")
-        assert (status, err) == (0, "")
-        folder = max(tmp_path.iterdir())
-        row, _ = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
-        found[average] = row["validation"]["perplexity"]
-        last = read_metrics(folder / "rnn_search-seed0")[-1]["perplexity"]
-        assert (found[average] == pytest.approx(last)) == (average == 1)
-    assert found[1] != found[3]
-    assert "--average=3 " in (folder / "report.md").read_text()
-
-
 def test_a_finished_run_is_not_run_again_but_reported_again(finished):
     folder, _ = finished
     names = ("report.md", "alignment_rnn_search.svg", "by_length.svg", "curve.svg")
@@ -141,90 +123,6 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert len(last["details"]["alignments"]) == 2
     assert (folder / "rnn_search-seed0" / METRICS).read_bytes() == before
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
-
-
-@pytest.mark.slow
-def test_ctrl_c_reports_the_models_that_are_done(tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
-    flags = ["--models=luong,rnn_search", "--steps=1", *FLAGS[2:], f"--output_dir={tmp_path}"]
-    with monkeypatch.context() as patched:
-        say = command_line.say
-        begun = iter(("luong", "rnn_search"))
-
-        def interrupt(text=""):
-            say(text)
-            if not text and next(begun) == "rnn_search":
-                os.kill(os.getpid(), signal.SIGINT)
-
-        patched.setattr(training_run, "say", interrupt)
-        status, _, _ = tiny.run(translate, *flags)
-    assert status == 128 + signal.SIGINT
-    (folder,) = tmp_path.iterdir()
-    assert "Not done yet: rnn_search, seed 0." in (folder / "report.md").read_text()
-    assert set(drawn) == {"curve", "by_length", "alignment_luong"}
-    status, out, _ = tiny.run(translate, f"--resume={folder}")
-    assert status == 0 and "1 of 2 trainings to run" in out
-    assert "Not done yet" not in (folder / "report.md").read_text()
-    assert set(drawn) == {"curve", "by_length", "alignment_luong", "alignment_rnn_search"}
-
-
-@pytest.mark.slow
-def test_each_seed_and_each_variant_has_a_folder_and_a_row(tmp_path, monkeypatch):
-    drawn = {}
-    monkeypatch.setattr(figure_files, "save", lambda figures, folder: drawn.update(figures))
-    flags = ["--models=luong", "--steps=1", "--seeds=0,2", "--set=luong.score=dot,concat"]
-    status, _, err = tiny.run(translate, *flags, *FLAGS[2:], f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "")
-    (folder,) = tmp_path.iterdir()
-    names = {f"luong-score={score}-seed{seed}" for score in ("dot", "concat") for seed in (0, 2)}
-    assert names == {path.name for path in folder.iterdir() if path.is_dir()}
-    lines = (folder / "results.jsonl").read_text().splitlines()
-    cells = [row["cell"] for row in map(json.loads, lines) if row["scores"]]
-    assert [(cell["axes"]["changed"], cell["seed"]) for cell in cells] == [
-        ("score=dot", 0), ("score=concat", 0), ("score=dot", 2), ("score=concat", 2)
-    ]  # fmt: skip
-    report = (folder / "report.md").read_text()
-    assert " --seeds=0,2 " in report and " --set=luong.score=dot,concat" in report
-    assert {"alignment_luong-score-dot", "alignment_luong-score-concat"} < set(drawn)
-    panels = len(drawn["alignment_luong-score-dot"].axes) - 1  # and a color bar
-    assert len(drawn["alignments_luong"].axes) == 2 * panels + 1
-    first, second = (
-        [row["nll"] for row in read_metrics(folder / f"luong-score=dot-seed{seed}")]
-        for seed in (0, 2)
-    )
-    assert first != second
-    assert "0 of 4 trainings" in tiny.run(translate, f"--resume={folder}")[1]
-
-
-def test_a_run_goes_on_with_other_devices(stopped, tmp_path, monkeypatch):
-    folder = shutil.copytree(stopped[0], tmp_path / "copy")
-    (folder / "results.jsonl").unlink(missing_ok=True)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    flags = f"--resume={folder}", "--devices=1", "--parallel=pmap"
-    status, out, err = tiny.run(translate, *flags)
-    assert (status, err) == (0, "") and "going on after step" in out
-
-
-def test_ctrl_c_while_the_data_is_read_makes_nothing(tmp_path, monkeypatch):
-    def interrupt(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(translate, "open_corpus", interrupt)
-    parent = tmp_path / "results"
-    status, _, err = tiny.run(translate, *FLAGS, f"--output_dir={parent}")
-    assert (status, err) == (130, "translate: interrupted before there was anything to keep\n")
-    assert not parent.exists()
-
-
-def test_a_loss_that_is_not_finite_loses_a_model_alone(tmp_path, monkeypatch):
-    def diverge(*_, **__):
-        raise Diverged("the loss is nan at step 5")
-
-    monkeypatch.setattr(training_run, "train", diverge)
-    status, out, err = tiny.run(translate, *FLAGS, f"--output_dir={tmp_path}")
-    assert (status, err) == (1, "") and "\nlost: the loss is nan at step 5\n" in out
-    assert out.endswith("start a new one with other flags\n")
 
 
 def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
