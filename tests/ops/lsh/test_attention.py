@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from attnlab import masks
 from attnlab.ops.lsh import hashing, published
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.published import LUCIDRAINS, PAPER, TRAX, Published
 from tests import oracle_lsh
 from tests.daily import daily

@@ -10,7 +10,7 @@ import pytest
 from attnlab import masks
 from attnlab.ops import dropout
 from attnlab.ops.lsh import cross, hashing
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain import LAST_BIT
 from tests.ops.lsh.plain_cross import all_counts, dense, everything

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.lsh.decode import lsh_decode
-from attnlab.ops.lsh.decode_state import empty_state
+from attnlab.ops.lsh.decode import empty_state, lsh_decode
 from attnlab.ops.lsh.hashing import running_center
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.running_mean import RunningMean
 from tests import oracle_lsh
 from tests.daily import daily

@@ -12,7 +12,7 @@ from attnlab import Pallas, masks
 from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import lsh_attention
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 

@@ -11,7 +11,7 @@ from attnlab import masks
 from attnlab.ops import dropout, lsh
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.dense import softmax_times
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.ops.lsh.rounds import attend_some_rounds

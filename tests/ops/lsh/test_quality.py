@@ -7,7 +7,7 @@ import pytest
 from attnlab import masks
 from attnlab.ops.lsh import hashing, quality
 from attnlab.ops.lsh.attention import lsh_attention
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from tests import oracle_lsh
 from tests.daily import daily
