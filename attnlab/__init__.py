@@ -53,7 +53,7 @@ from attnlab.ops.local import local_attention, window_attention
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import default_num_buckets, hash_buckets, make_rotations
-from attnlab.ops.lsh.options import LSHOptions
+from attnlab.ops.lsh.inputs import LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
 from attnlab.ops.named import (
     additive_attention,

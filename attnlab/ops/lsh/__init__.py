@@ -47,14 +47,13 @@ True
 
 `attention` and `cross` check arguments (`inputs`) and choose how to attend; `published` is what
 others have, for parity. What runs for one row, an example and a head, stands in `rows`. `decode`
-computes one more token from a state (`decode_state`), `quality` measures what hashing finds of full
+computes one more token from a state, `quality` measures what hashing finds of full
 attention, and `route` puts all of it behind one value, `routes.LSH`.
 """
 
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.decode import lsh_decode
-from attnlab.ops.lsh.decode_state import DecodeState, empty_state
+from attnlab.ops.lsh.decode import DecodeState, empty_state, lsh_decode
 from attnlab.ops.lsh.hashing import (
     Rotations,
     default_num_buckets,
@@ -63,7 +62,7 @@ from attnlab.ops.lsh.hashing import (
     make_rotations,
     running_center,
 )
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.published import LUCIDRAINS, PAPER, TRAX, Published
 from attnlab.ops.lsh.quality import HashQuality, hash_quality
 from attnlab.ops.lsh.route import LSH

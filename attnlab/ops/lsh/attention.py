@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -12,23 +13,31 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.core.checks import points_to
+from attnlab.devices import platforms
 from attnlab.devices.meshes import like, on_explicit_axes
 from attnlab.devices.split import by_device, divide_positions, heads_are_too_few, serves_kernels
 from attnlab.ops.kernels.pallas import Pallas
-from attnlab.ops.lsh.implementations import attend_rows
+from attnlab.ops.lsh.dense import attend_dense
 from attnlab.ops.lsh.inputs import (
+    STRICT,
+    LSHOptions,
     as_operands,
     check_knobs,
     check_sortable,
     factor_of,
     read_mask,
 )
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.kernel import Kernel, attend_with, kernel_for
+from attnlab.ops.lsh.order import Order
 from attnlab.ops.lsh.published import Published, attend_published
-from attnlab.ops.lsh.rows import CallSettings, factored, row_seeds
+from attnlab.ops.lsh.rounds import attend_rounds
+from attnlab.ops.lsh.rows import CallSettings, Operands, factored, row_seeds, sort_operands
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 
-__all__ = ["lsh_attention"]
+__all__ = ["attend_rows", "choose", "lsh_attention"]
+
+# A row's weights: past this few rows fit into little memory, and few at a time are slow.
+_MOST_DENSE_PAIRS = 2**18
 
 
 @points_to(
@@ -165,17 +174,19 @@ def lsh_attention(
     # [B, L, N, H], [B, L, N, D], [B, R, L, N]: rows are (example, head), whoever shares values.
     v = jnp.repeat(v, heads // v.shape[2], axis=2)
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
-    operands = [buckets, qk, v, visibility.valid, visibility.segments, visibility.pairs, seeds]
     # [B, L]: 0 for padding and for queries that see nothing
     masked = visibility.valid, visibility.q_valid
     factor = factor_of(qk.shape[:2], visibility.broken | broken, *masked)
+    given = Operands(
+        buckets, qk, v, visibility.valid, visibility.segments, visibility.pairs, seeds, factor
+    )
     if shares_rounds:
-        context = attend_sharing_rounds(implementation, settings, options.scale(width), operands)
+        context = attend_sharing_rounds(implementation, settings, options.scale(width), given)
         context = factored(context, factor)
     else:
         context = by_device(
-            attend,
-            [*operands, factor],
+            lambda *part: attend(Operands(*part)),
+            given,
             ["brtn", "btn", "btn", "bt", "bt", "bn", "bn", "bt"],
             "btn",
             name="LSH attention",
@@ -183,3 +194,61 @@ def lsh_attention(
             heads=heads,
         )
     return divide_positions(context.reshape(*batch_shape, *context.shape[1:]))
+
+
+def attend_rows(
+    implementation: str | Pallas | None,
+    kernels: bool,
+    settings: CallSettings,
+    scale: float,
+    given: Operands,
+) -> jax.Array:
+    """The context [B, L, N, D].
+
+    `kernels` says whether a kernel may be chosen unasked (`split.serves_kernels`).
+    """
+    length = given.qk.shape[1]
+    order, given = sort_operands(settings.geometry, given)
+    attend = choose(implementation, order, settings, given.qk, given.v, kernels=kernels)
+    seeds = given.seeds.reshape(-1, 2)
+    return attend(settings, given.qk, None, given.v, scale, order, seeds)[:, :length]
+
+
+def choose(
+    implementation: str | Pallas | None,
+    order: Order,
+    settings: CallSettings,
+    q: jax.Array,
+    v: jax.Array,
+    *,
+    kernels: bool = False,
+) -> Callable[..., jax.Array]:
+    """`attend_rounds`, `attend_dense` or a kernel, which compute the same of the same arguments.
+
+    A kernel is chosen unasked only on an NVIDIA GPU, and if `kernels` allows it.
+
+    Raises:
+      NotImplementedError: no kernel serves them.
+    """
+    if implementation == "pallas":
+        implementation = Pallas()
+    platform = platforms.current()
+    if isinstance(implementation, Pallas):
+        kernel = kernel_for(implementation, platform, settings, q, v, order)
+        if isinstance(kernel, str):
+            raise NotImplementedError(
+                f'implementation="pallas" {kernel}; use implementation="sorted" or None'
+            )
+        return functools.partial(attend_with, kernel)
+    if implementation is None:
+        rows, rounds, slots = order.token.shape
+        geometry = settings.geometry
+        pairs = order.slot.shape[2] * order.key_slot.shape[2]
+        visited = rounds * slots * geometry.span * geometry.chunk_size
+        if settings.rows_at_once is None and pairs <= min(visited, _MOST_DENSE_PAIRS):
+            return attend_dense
+        if platform.name == "cuda" and kernels and isinstance(rows, int):  # no symbolic batch
+            kernel = kernel_for(Pallas(), platform, settings, q, v, order)
+            if isinstance(kernel, Kernel):
+                return functools.partial(attend_with, kernel)
+    return attend_dense if implementation == "dense" else attend_rounds

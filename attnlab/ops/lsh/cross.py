@@ -11,11 +11,14 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.core.axes import pad_to_multiple
 from attnlab.devices.meshes import like, on_explicit_axes
 from attnlab.devices.split import by_device, divide_positions
+from attnlab.ops.lsh.attention import choose
 from attnlab.ops.lsh.cross_order import CrossVisibility, sort_queries_and_keys
-from attnlab.ops.lsh.implementations import choose
 from attnlab.ops.lsh.inputs import (
+    STRICT,
+    LSHOptions,
     Visibility,
     as_cross_operands,
     check_knobs,
@@ -23,8 +26,7 @@ from attnlab.ops.lsh.inputs import (
     factor_of,
     read_mask,
 )
-from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.rows import CallSettings, pad, row_seeds
+from attnlab.ops.lsh.rows import CallSettings, row_seeds
 
 __all__ = ["lsh_cross_attention"]
 
@@ -119,10 +121,10 @@ def lsh_cross_attention(
     num_keys = k.shape[-3]
     seen = read_mask(mask, (*batch_shape, num_keys, heads), causal, num_queries=num_queries)
     geometry = options.geometry(chunk_size, seen.causal, max(num_queries, num_keys))
-    batch, padding = math.prod(batch_shape), -num_keys % geometry.chunk_size
+    batch, chunk = math.prod(batch_shape), geometry.chunk_size
     if batch == 0:
         return jnp.zeros((*q.shape[:-1], v.shape[-1]), v.dtype)
-    length = num_queries + num_keys + padding
+    length = num_queries + num_keys + -num_keys % chunk
     q_buckets, q_broken = check_sortable(q_buckets, length)
     k_buckets, k_broken = check_sortable(k_buckets, length)
 
@@ -136,8 +138,8 @@ def lsh_cross_attention(
         v = jnp.repeat(v, heads // v.shape[2], axis=2)
         k_buckets = jnp.repeat(k_buckets, heads // k_buckets.shape[3], axis=3)
     # Key heads are as many as query heads from here on: rows are (example, query head).
-    visible = _visibility(seen, batch, num_queries, num_keys, padding)
-    # Seeds [B, N, 2]; `visible` holds [B, S + padding] for keys and [B, T] for queries.
+    visible = _visibility(seen, batch, num_queries, num_keys, chunk)
+    # Seeds [B, N, 2]; `visible` holds whole chunks of S, [B, n·C], for keys and [B, T] for queries.
     seeds = row_seeds(dropout_rate, dropout_key, batch, heads)
     factor = factor_of(q.shape[:2], seen.broken | q_broken | k_broken, seen.q_valid)
     settings = CallSettings(geometry, options.key_norm, dropout_rate, rows_at_once, precision)
@@ -168,13 +170,13 @@ def _attend(
     factor: jax.Array,
 ) -> jax.Array:
     """The context [B, T, N, D] of the rows at hand: those of one device."""
-    padding = visible.valid.shape[1] - k.shape[1]
+    chunk = settings.geometry.chunk_size
     # Whatever stands in the padding, NaN included, ends here.
     valid = visible.valid[:, : k.shape[1], None, None]
     q = jnp.where(visible.q_valid[:, :, None, None], q, 0)
-    k = pad(jnp.where(valid, k, 0), padding, 1)
-    v = pad(jnp.where(valid, v, 0), padding, 1)
-    k_buckets = pad(k_buckets, padding, 2)
+    k = pad_to_multiple(jnp.where(valid, k, 0), 1, chunk)
+    v = pad_to_multiple(jnp.where(valid, v, 0), 1, chunk)
+    k_buckets = pad_to_multiple(k_buckets, 2, chunk)
     with jax.named_scope("lsh_sort"):
         # [B, R, T, N] to [B, N, R, T], and S in place of T for the keys
         q_ids = jnp.moveaxis(q_buckets, 3, 1)
@@ -186,9 +188,9 @@ def _attend(
 
 
 def _visibility(
-    seen: Visibility, batch: int, num_queries: int, num_keys: int, padding: int
+    seen: Visibility, batch: int, num_queries: int, num_keys: int, chunk_size: int
 ) -> CrossVisibility:
-    """The masks with all arrays made, keys padded."""
+    """The masks with all arrays made, keys in whole chunks."""
 
     def given(valid, size):
         return jnp.ones((batch, size), bool) if valid is None else valid
@@ -203,9 +205,9 @@ def _visibility(
         q_position = _same_relative_place(valid, q_valid, seen.kv_segments, seen.segments)
     segments = seen.kv_segments
     return CrossVisibility(
-        valid=pad(valid, padding, 1),
+        valid=pad_to_multiple(valid, 1, chunk_size),
         q_valid=q_valid,
-        segments=None if segments is None else pad(segments, padding, 1),
+        segments=None if segments is None else pad_to_multiple(segments, 1, chunk_size),
         q_segments=seen.segments,
         q_position=q_position.astype(jnp.int32),
     )

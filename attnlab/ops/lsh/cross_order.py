@@ -22,7 +22,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attnlab.core.checks import require
 from attnlab.ops.lsh.order import (
     Geometry,
     KeyOrder,
@@ -30,6 +29,7 @@ from attnlab.ops.lsh.order import (
     bucket_limit,
     run_ends,
     run_starts,
+    sort_by_bucket,
     take,
     token_order,
 )
@@ -72,30 +72,22 @@ def sort_queries_and_keys(
     batch, heads, rounds, num_queries = q_buckets.shape
     num_keys = k_buckets.shape[3]
     length = num_keys + num_queries
-    limit = bucket_limit(length)
-    require(
-        limit >= 1,
-        f"packed sort keys need queries + keys ≤ 2^31; got {length} (split the sequences)",
-    )
     item_at, place, segment = _sort_by_position(seen)
     # Keys before queries, everywhere: item i < S is key i, else query i − S. [B, S + T]
     everyone = jnp.concatenate([seen.valid, seen.q_valid], axis=1)
-    buckets = jnp.concatenate([k_buckets, q_buckets], axis=3).astype(jnp.uint32)
-    buckets = jnp.where(everyone[:, None, None], buckets, jnp.uint32(limit))
-    # [B, N, R, S + T]: (bucket, place) in one number
-    packed = buckets * jnp.uint32(length) + place[:, None, None].astype(jnp.uint32)
-    packed = lax.sort(packed, dimension=3, is_stable=False)
-    bucket = packed // jnp.uint32(length)
+    # [B, N, R, S + T]
+    buckets = jnp.concatenate([k_buckets, q_buckets], axis=3)
+    bucket, place = sort_by_bucket(buckets, place[:, None, None], everyone[:, None, None])
 
-    def one_round(packed, bucket, item_at, segment):
+    def one_round(place, bucket, item_at, segment):
         # [S + T] each, of one row and round, by rank in sorted order
-        item = take(item_at, (packed % jnp.uint32(length)).astype(jnp.int32))
+        item = take(item_at, place)
         starts = run_starts(bucket, *(() if segment is None else (take(segment, item),)))
-        return _arrange(item, starts, bucket == limit, num_keys, geometry)
+        return _arrange(item, starts, bucket == bucket_limit(length), num_keys, geometry)
 
     over_heads = jax.vmap(jax.vmap(one_round, (0, 0, None, None)), (0, 0, None, None))
     over_examples = jax.vmap(over_heads, (0, 0, 0, None if segment is None else 0))
-    order = over_examples(packed, bucket, item_at, segment)
+    order = over_examples(place, bucket, item_at, segment)
     return jax.tree.map(lambda x: x.reshape(batch * heads, rounds, *x.shape[3:]), order)
 
 

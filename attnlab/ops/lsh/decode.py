@@ -6,7 +6,8 @@ bucket last: it hashes the new token, reads one list a round, attends to the ≤
 and enters the new token. The result is the row that the parallel forward computes.
 
 Letters: *B batch axes, B all of them merged, N heads, K value heads, R rounds, L tokens that the
-cache holds, T new ones, W the window.
+cache holds, T new ones, W the window, how many tokens of its bucket a query sees (L, where that is
+less).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,26 +23,116 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from attnlab import masks
-from attnlab.core.checks import require
+from attnlab.core.checks import as_size, require, require_instance
 from attnlab.devices.meshes import as_examples, on_explicit_axes
 from attnlab.devices.split import by_device, copies_of_kv_heads, serves_kernels
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import visible_pairs
-from attnlab.ops.lsh.decode_state import DecodeState, latest_of, require_state
-from attnlab.ops.lsh.implementations import attend_rows
+from attnlab.ops.lsh.attention import attend_rows
 from attnlab.ops.lsh.inputs import (
+    STRICT,
+    LSHOptions,
     as_operands,
     check_buckets,
-    factor_of,
     nan_where,
     read_mask,
     require_implementation,
+    require_options,
 )
-from attnlab.ops.lsh.options import STRICT, LSHOptions
-from attnlab.ops.lsh.order import run_starts
-from attnlab.ops.lsh.rows import CallSettings, row_seeds, unit_keys
+from attnlab.ops.lsh.order import require_sortable, run_starts, sort_by_bucket
+from attnlab.ops.lsh.rows import CallSettings, Operands, row_seeds, unit_keys
+from attnlab.ops.lsh.running_mean import RunningMean
 
-__all__ = ["lsh_decode"]
+__all__ = ["DecodeState", "empty_state", "lsh_decode"]
+
+
+@flax.struct.dataclass
+class DecodeState:
+    """The state of `lsh_decode`; all zeros before the first token.
+
+    Every array leads with the batch axes, so that a beam search reorders it like keys and values.
+
+    Attributes:
+      buckets: buckets of the tokens so far, [*B, R, L, N] int32.
+      latest: last W valid tokens of each bucket, [*B, N, R, num_buckets, W] int32, oldest first,
+        each as 1 + its position; 0 = none. A ring buffer that is turned at every entry: it is read
+        as a whole anyway, and so needs no count of its entries.
+      mean: running mean of the vectors that are hashed, where hashing is centered on it; else None.
+    """
+
+    buckets: jax.Array
+    latest: jax.Array
+    mean: RunningMean | None
+
+
+def empty_state(
+    shape: tuple[int, ...],
+    *,
+    num_hashes: int,
+    num_buckets: int,
+    chunk_size: int = 64,
+    options: LSHOptions = STRICT,
+    running_mean: bool = False,
+) -> DecodeState:
+    """The state before the first token; R·N·(L + num_buckets·W) integers an example.
+
+    Args:
+      shape: shape of the keys in the cache, [*B, L, N, H].
+      num_hashes: number of rounds, R.
+      num_buckets: number of buckets of a round.
+      chunk_size: number of slots attended together, C, as for `lsh_decode`.
+      options: settings as for `lsh_decode`.
+      running_mean: whether hashing is centered on the mean of the tokens so far.
+
+    Raises:
+      ValueError: `Published` options; too many buckets for 32-bit sort keys; sizes below 1.
+    """
+    require(
+        len(shape) >= 3 and 0 not in shape[-3:],
+        f"shape must be that of keys, [*batch, length, heads, width], no axis 0; got {shape}",
+    )
+    *batch, length, heads, _ = shape
+    window = _window(options, chunk_size, length)
+    rounds, number = as_size("num_hashes", num_hashes), as_size("num_buckets", num_buckets)
+    require_sortable(number, length)
+    return DecodeState(
+        jnp.zeros((*batch, rounds, length, heads), jnp.int32),
+        jnp.zeros((*batch, heads, rounds, number, window), jnp.int32),
+        RunningMean.empty(tuple(shape)) if running_mean else None,
+    )
+
+
+def _require_state(
+    state: DecodeState, buckets: jax.Array, length: int, chunk_size: int, options: LSHOptions
+) -> None:
+    """Refuses a state of another cache or of other options than these.
+
+    Args:
+      state: state of `lsh_decode`.
+      buckets: buckets of the newest tokens, [*B, R, T, N].
+      length: number of tokens that the cache holds, L.
+      chunk_size: number of slots attended together.
+      options: settings of the call.
+    """
+    require_instance("state", state, isinstance(state, DecodeState), "of the class DecodeState")
+    *batch, rounds, _, heads = buckets.shape
+    window = _window(options, chunk_size, length)
+    got = state.buckets.shape, state.latest.shape
+    number = state.latest.shape[-2]
+    wanted = (*batch, rounds, length, heads), (*batch, heads, rounds, number, window)
+    require(
+        got == wanted,
+        f"the state must be of a cache of {length} tokens, of {rounds} rounds and of a window of"
+        f" {window} tokens, {wanted}; got {got} (make it by empty_state, of the same sizes,"
+        " chunk_size and options)",
+    )
+
+
+def _window(options: LSHOptions, chunk_size: int, length: int) -> int:
+    """How many tokens of its bucket a query sees."""
+    require_options(options)
+    chunk_size = as_size("chunk_size", chunk_size)
+    return options.geometry(chunk_size, causal=True, length=length).window
 
 
 @on_explicit_axes(as_examples("qk"), of="qk")
@@ -91,7 +183,7 @@ def lsh_decode(
     qk, v, buckets = as_operands(qk, v, buckets, newest=True)
     *batch_shape, length, heads, _ = qk.shape
     count = buckets.shape[-2]
-    require_state(state, buckets, length, chunk_size, options)
+    _require_state(state, buckets, length, chunk_size, options)
     num_buckets, window = state.latest.shape[-2:]
     _require_place(start, count, length)
     visibility = read_mask(mask, qk.shape[:-1], causal=True)
@@ -124,22 +216,24 @@ def lsh_decode(
     def of_device(qk, v, bucket, history, latest, valid, pairs, start):
         if count == 1:
             return _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision)
-        forward = functools.partial(
-            _several_tokens,
-            count=count,
-            num_buckets=num_buckets,
-            window=window,
-            chunk_size=chunk_size,
-            options=options,
-            implementation=implementation,
-            precision=precision,
-        )
-        of_new = functools.partial(forward, stop=count)
-        of_all = functools.partial(forward, stop=length)
-        arrays = qk, v, history, valid, pairs, start
+
+        def forward(stop, given, start):
+            geometry = options.geometry(chunk_size, True, stop)
+            settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
+            given = _cut(given, start + count, stop)
+            scale = options.scale(qk.shape[-1])
+            context = attend_rows(implementation, serves_kernels(), settings, scale, given)
+            # [B, N, R, buckets, W], anew from all tokens so far, as one by one they would be
+            latest = _latest_of(given.buckets, given.valid, num_buckets, window)
+            return lax.dynamic_slice_in_dim(context, start, count, 1), latest
+
+        seeds = row_seeds(0.0, None, qk.shape[0], qk.shape[2])
+        given = Operands(history, qk, v, valid, None, pairs, seeds, None)
+        of_new = functools.partial(forward, count)
+        of_all = functools.partial(forward, length)
         if count == length:
-            return of_all(*arrays)
-        return lax.cond(jnp.equal(start, 0), of_new, of_all, *arrays)
+            return of_all(given, start)
+        return lax.cond(jnp.equal(start, 0), of_new, of_all, given, start)
 
     # [B, N, R] of the first new token, read where that is the only one
     bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]
@@ -230,44 +324,45 @@ def _one_token(qk, v, bucket, latest, valid, pairs, start, options, precision):
     return context[:, None], latest
 
 
-def _several_tokens(
-    qk,
-    v,
-    history,
-    valid,
-    pairs,
-    start,
-    *,
-    stop,
-    count,
-    num_buckets,
-    window,
-    chunk_size,
-    options,
-    implementation,
-    precision,
-):
-    """The contexts of `count` tokens: a parallel forward over the first `stop` cached places."""
-    # [stop]: places behind the newest token hold what was there before.
-    there = jnp.arange(stop) < start + count
-    valid = valid[:, :stop] & there[None, :]
-    history = history[:, :, :stop]
-    batch, _, heads, width = qk.shape
-    geometry = options.geometry(chunk_size, True, stop)
-    context = attend_rows(
-        implementation,
-        serves_kernels(),
-        CallSettings(geometry, options.key_norm, 0.0, None, precision),
-        options.scale(width),
-        history,
-        qk[:, :stop],
-        jnp.repeat(v[:, :stop], heads // v.shape[2], axis=2),
-        valid,
-        None,
-        pairs,
-        row_seeds(0.0, None, batch, heads),
-        factor_of((batch, stop), jnp.zeros((), bool), valid),
+def _cut(given: Operands, seen: jax.Array, stop: int) -> Operands:
+    """The first `stop` places, of which those from `seen` on hold what was there before."""
+    assert given.valid is not None
+    heads, v = given.qk.shape[2], given.v[:, :stop]
+    valid = given.valid[:, :stop] & (jnp.arange(stop) < seen)[None, :]
+    return given._replace(
+        buckets=given.buckets[:, :, :stop],
+        qk=given.qk[:, :stop],
+        v=jnp.repeat(v, heads // v.shape[2], axis=2),
+        valid=valid,
     )
-    # [B, N, R, buckets, W], anew from all tokens so far, as the one-by-one state would be.
-    latest = latest_of(history, valid, num_buckets, window)
-    return lax.dynamic_slice_in_dim(context, start, count, 1), latest
+
+
+def _latest_of(buckets: jax.Array, valid: jax.Array, num_buckets: int, window: int) -> jax.Array:
+    """`DecodeState.latest` after any number of tokens at once.
+
+    Args:
+      buckets: buckets of the first S tokens, [B, R, S, N].
+      valid: booleans [B, S], False for tokens that are not entered.
+      num_buckets: number of buckets of a round.
+      window: window W, the number of tokens kept of each bucket.
+
+    Returns:
+      [B, N, R, num_buckets, W]. One sort, as in the parallel forward: O(R·N·S·log S).
+    """
+    batch, rounds, length, heads = buckets.shape
+    # [B, N, R, S] by slot; what is not entered has a bucket behind all.
+    position = jnp.arange(length)[None, None, None]
+    by_slot = sort_by_bucket(jnp.moveaxis(buckets, 3, 1), position, valid[:, None, None])
+
+    def one_round(bucket, position):
+        sizes = jnp.zeros(num_buckets + 1, jnp.int32)
+        sizes = sizes.at[bucket + 1].add(1, mode="drop")
+        # [buckets + 1]: where each bucket begins among the slots [S]
+        bounds = jnp.cumsum(sizes, dtype=jnp.int32)
+        # [buckets, W]: the last W of each; those before its start belong to another one.
+        slot = bounds[1:, None] + jnp.arange(-window, 0, dtype=jnp.int32)[None, :]
+        token = jnp.take(position, slot, mode="clip")
+        return jnp.where(slot >= bounds[:-1, None], token + 1, 0)
+
+    latest = jax.vmap(one_round)(*(x.reshape(-1, length) for x in by_slot))
+    return latest.reshape(batch, heads, rounds, num_buckets, window)

@@ -25,7 +25,15 @@ from jax import lax
 
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
-from attnlab.ops.lsh.rows import CallSettings, at, factored, keep_weights, row_of, unit_keys
+from attnlab.ops.lsh.rows import (
+    CallSettings,
+    at,
+    factored,
+    keep_weights,
+    map_together,
+    row_of,
+    unit_keys,
+)
 
 __all__ = ["attend_dense", "row_times", "softmax_times", "visible_counts"]
 
@@ -143,13 +151,9 @@ def attend_dense(
         weights = _row_weights(settings, q, k, scale, order, seeds, index)
         return settings.einsum("ts,sd->td", weights.astype(v.dtype), row_of(v, index))
 
-    indices = jnp.arange(batch * heads, dtype=jnp.int32)
     at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
-    # [B·N, T, D], then [B, T, N, D]
-    known_rows = batch * heads if isinstance(batch, int) else heads  # of a symbolic batch
-    out = lax.map(row, indices, batch_size=min(at_once, known_rows))
-    out = jnp.moveaxis(out.reshape(batch, heads, num_queries, -1), 1, 2).astype(v.dtype)
-    return factored(out, order.factor)
+    out = map_together(row, batch, heads, at_once)
+    return factored(out.astype(v.dtype), order.factor)
 
 
 def _row_weights(settings: CallSettings, q, k, scale, order: Order, seeds, index) -> jax.Array:

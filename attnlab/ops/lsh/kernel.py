@@ -27,8 +27,8 @@ from attnlab.ops.lsh.rows import (
     Row,
     factored,
     heads_inside,
+    largest_divisor,
     row_of,
-    rows_together,
     select_row,
     unit_keys,
 )
@@ -173,8 +173,7 @@ def _attend_rows_vjp(kernel: Kernel, row: Row, g, lse, delta):
 def _turns(row: Row) -> jax.Array:
     """The rounds [turns, r]: those of a turn are computed together, and alive at once."""
     rows, rounds, length = row.order.token.shape
-    most = max(1, _SLOTS_TOGETHER // (rows * length))
-    together = max(n for n in range(1, min(rounds, most) + 1) if rounds % n == 0)
+    together = largest_divisor(rounds, _SLOTS_TOGETHER // (rows * length))
     return jnp.arange(rounds, dtype=jnp.int32).reshape(-1, together)
 
 
@@ -273,8 +272,8 @@ def _map_rows(rows, settings: CallSettings, order: Order, batch: int):
     """As many rows at a time as fill the device, or `rows_at_once` at most."""
     count, rounds, length = order.token.shape
     # [B·N] rows as [turns, rows at once]
-    most = settings.rows_at_once or max(1, _SLOTS_TOGETHER // (rounds * length))
-    at_once = rows_together(count, length, most)
+    most = settings.rows_at_once or _SLOTS_TOGETHER // (rounds * length)
+    at_once = largest_divisor(count, most)
     indices = jnp.arange(count, dtype=jnp.int32).reshape(-1, at_once)
     by_turn = lax.map(rows, indices)
     return jax.tree.map(lambda x: heads_inside(x.reshape(count, *x.shape[2:]), batch), by_turn)

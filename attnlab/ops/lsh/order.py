@@ -30,6 +30,7 @@ __all__ = [
     "require_sortable",
     "run_ends",
     "run_starts",
+    "sort_by_bucket",
     "sort_rounds",
     "take",
     "token_order",
@@ -146,6 +147,33 @@ def token_order(*digits: jax.Array) -> tuple[jax.Array, jax.Array]:
     return tokens, _inverse(tokens)
 
 
+def sort_by_bucket(
+    buckets: jax.Array, place: jax.Array, valid: jax.Array | None = None
+) -> tuple[jax.Array, jax.Array]:
+    """Sorts by (bucket, place) along the last axis, of L items.
+
+    Args:
+      buckets: buckets, integers [*, L] in [0, bucket_limit(L)).
+      place: places in [0, L), all different, of the buckets' rank.
+      valid: booleans, of the buckets' rank, False for items that come last, in the bucket
+        `bucket_limit(L)` of their own; None = there are none.
+
+    Returns:
+      The bucket and the place at each slot.
+    """
+    length = buckets.shape[-1]
+    limit = bucket_limit(length)
+    require(limit >= 1, f"packed sort keys need length ≤ 2^31; got {length} (split the sequence)")
+    keys = buckets.astype(jnp.uint32)
+    if valid is not None:
+        keys = jnp.where(valid, keys, jnp.uint32(limit))
+    # One uint32 for (bucket, place): below 2³², as the bucket is at most `limit`.
+    keys = keys * jnp.uint32(length) + place.astype(jnp.uint32)
+    # Stable, it would carry along where each came from.
+    keys = lax.sort(keys, dimension=keys.ndim - 1, is_stable=False)
+    return keys // jnp.uint32(length), (keys % jnp.uint32(length)).astype(jnp.int32)
+
+
 @functools.partial(jax.jit, static_argnames="geometry", inline=True)
 def sort_rounds(
     buckets: jax.Array,
@@ -165,11 +193,6 @@ def sort_rounds(
       The order; tokens that are not valid stand last and see nothing.
     """
     batch, heads, rounds, length = buckets.shape
-    limit = bucket_limit(length)
-    require(
-        limit >= 1,
-        f"packed sort keys need length ≤ 2^31; got {length} (split the sequence into segments)",
-    )
     # Digits of the order of places: padding last, then by segment, then (of itself) by position.
     digits = [] if valid is None else [(~valid).astype(jnp.int32)]
     digits += [] if segments is None else [segments]
@@ -179,17 +202,10 @@ def sort_rounds(
     if sorted_by_place is not None:
         # [B, L] to [B, N, R, L]
         place = _per_head(sorted_by_place[1], buckets.shape)
-    keys = buckets.astype(jnp.uint32)
-    if valid is not None:
-        # Padding gets a bucket of its own behind all others, and so the last slots.
-        keys = jnp.where(_per_head(valid, buckets.shape), keys, jnp.uint32(limit))
-    # One uint32 for (bucket, place): below 2³², as the bucket is at most `limit`.
-    keys = keys * jnp.uint32(length) + place.astype(jnp.uint32)
-    # Stable, it would carry along where each came from.
-    keys = lax.sort(keys, dimension=3, is_stable=False)
-    bucket = keys // jnp.uint32(length)
+    in_rounds = None if valid is None else _per_head(valid, buckets.shape)
     # [B, N, R, L]: by slot, the place of who stands there; without digits a place is a position.
-    token = place = (keys % jnp.uint32(length)).astype(jnp.int32)
+    bucket, place = sort_by_bucket(buckets, place, in_rounds)
+    token = place
     if sorted_by_place is not None:
         # From places to tokens, of each example: [L] by [N, R, L].
         token = jax.vmap(take)(sorted_by_place[0], place)
@@ -211,7 +227,7 @@ def sort_rounds(
     extent = stop - first
     if valid is not None:
         # Padding sees nothing, and nobody sees it: it is in a bucket of its own.
-        extent = jnp.where(bucket == limit, 0, extent)
+        extent = jnp.where(bucket == bucket_limit(length), 0, extent)
 
     def rows(x):
         return x.reshape(batch * heads, rounds, length)

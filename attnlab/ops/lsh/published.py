@@ -19,19 +19,20 @@ import jax.numpy as jnp
 from jax import lax
 
 from attnlab.core.checks import as_count, require, require_choice
-from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.layout import slice_heads
-from attnlab.ops.lsh.options import KeyOptions
+from attnlab.ops.lsh.inputs import KeyOptions
 from attnlab.ops.lsh.order import Geometry
 from attnlab.ops.lsh.rows import (
     CallSettings,
+    Operands,
     at,
+    count_known_rows,
     factored,
     keep_weights,
-    pad,
+    largest_divisor,
+    map_together,
     row_of,
-    rows_together,
     unit_keys,
 )
 
@@ -91,77 +92,49 @@ LUCIDRAINS = dataclasses.replace(TRAX, logit_scale=None, key_norm="l2")
 PAPER = Published(logit_scale=None, key_norm="l2")
 
 
-def attend_published(
-    settings: CallSettings,
-    options: Published,
-    buckets: jax.Array,
-    qk: jax.Array,
-    v: jax.Array,
-    valid: jax.Array | None,
-    segments: jax.Array | None,
-    pairs: Mask | None,
-    seeds: jax.Array,
-    factor: jax.Array,
-) -> jax.Array:
-    """The context [B, L, N, D], with the arrays of `lsh_attention`.
+def attend_published(settings: CallSettings, options: Published, given: Operands) -> jax.Array:
+    """The context [B, L, N, D].
 
     Time and memory O(R·L·E·C) a row, as many rows at a time as 2²² weights are for; what is in
     between is computed again for the gradient.
     """
-    batch, length, heads, width = qk.shape
-    rounds, geometry = buckets.shape[1], settings.geometry
-    valid = jnp.ones((batch, length), bool) if valid is None else valid
-    segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
-    # Whatever stands in the padding, NaN included, ends here.
-    qk = jnp.where(valid[:, :, None, None], qk, 0)
-    v = jnp.where(valid[:, :, None, None], v, 0)
-    # Whole chunks: [B, n·C, …]
-    extra = -length % geometry.chunk_size
-    qk, v = pad(qk, extra, 1), pad(v, extra, 1)
-    valid, segments = pad(valid, extra, 1), pad(segments, extra, 1)
-    # [B, R, L, N] to the rows [B·N, R, n·C]
-    buckets = jnp.moveaxis(pad(buckets, extra, 2), 3, 1).reshape(-1, rounds, length + extra)
-    seeds = seeds.reshape(-1, 2)
+    length, factor, geometry = given.qk.shape[1], given.factor, settings.geometry
+    # Whole chunks: [B, n·C, …], [B, R, n·C, N]
+    given = given.in_chunks(geometry.chunk_size)
+    batch, slots, heads, _ = given.qk.shape
+    rounds = given.buckets.shape[1]
+    valid, segments = given.valid, given.segments
+    valid = jnp.ones((batch, slots), bool) if valid is None else valid
+    segments = jnp.zeros((batch, slots), jnp.int32) if segments is None else segments
+    # By row: [B·N, R, n·C] and [B·N, 2]
+    buckets = jnp.moveaxis(given.buckets, 3, 1).reshape(-1, rounds, slots)
+    seeds = given.seeds.reshape(-1, 2)
 
     @jax.checkpoint
     def attend_row(index):
         example, head = jnp.divmod(index, heads)
-        return _attend_row(
-            settings,
-            options,
-            row_of(qk, index),
-            row_of(v, index),
+        row = Operands(
             at(buckets, index),
+            row_of(given.qk, index),
+            row_of(given.v, index),
             at(valid, example),
             at(segments, example),
-            slice_heads(pairs, example, head),
+            slice_heads(given.pairs, example, head),
             at(seeds, index),
+            None,
         )
+        return _attend_row(settings, options, row)
 
-    known_rows = batch * heads if isinstance(batch, int) else heads  # of a symbolic batch
-    weights = rounds * (length + extra) * geometry.span * geometry.chunk_size
-    at_once = settings.rows_at_once
-    if at_once is None:
-        at_once = rows_together(known_rows, length + extra, max(1, _WEIGHTS_AT_ONCE // weights))
-    indices = jnp.arange(batch * heads, dtype=jnp.int32)
-    out = lax.map(attend_row, indices, batch_size=min(at_once, known_rows))
-    # [B·N, n·C, D] to [B, L, N, D]
-    out = jnp.moveaxis(out.reshape(batch, heads, length + extra, -1), 1, 2)[:, :length]
-    return factored(out.astype(v.dtype), factor)
+    weights = rounds * slots * geometry.span * geometry.chunk_size
+    most = largest_divisor(count_known_rows(batch, heads), _WEIGHTS_AT_ONCE // weights)
+    out = map_together(attend_row, batch, heads, settings.rows_at_once or most)
+    return factored(out[:, :length].astype(given.v.dtype), factor)
 
 
-def _attend_row(
-    settings: CallSettings,
-    options: Published,
-    qk: jax.Array,
-    v: jax.Array,
-    buckets: jax.Array,
-    valid: jax.Array,
-    segments: jax.Array,
-    mask: Mask | None,
-    seed: jax.Array,
-) -> jax.Array:
-    """The context [L, D] of qk [L, H], v [L, D], buckets [R, L], valid and segments [L]."""
+def _attend_row(settings: CallSettings, options: Published, row: Operands) -> jax.Array:
+    """[L, D] of one row, of `Operands` without the axes of examples and heads."""
+    buckets, qk, v, valid, segments, mask, seed, _ = row
+    assert valid is not None and segments is not None
     geometry, chunk = settings.geometry, settings.geometry.chunk_size
     rounds, length = buckets.shape
     # Sort: padding last, then by bucket, segment and position. [R, L]

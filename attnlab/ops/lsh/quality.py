@@ -13,11 +13,14 @@ from jax import lax
 from jax.typing import ArrayLike
 
 from attnlab import masks
+from attnlab.core.axes import pad_to_multiple
 from attnlab.core.checks import as_size, require
 from attnlab.devices.meshes import as_examples, on_explicit_axes
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.dense import row_times, softmax_times
 from attnlab.ops.lsh.inputs import (
+    STRICT,
+    LSHOptions,
     Visibility,
     as_operands,
     check_sortable,
@@ -25,17 +28,23 @@ from attnlab.ops.lsh.inputs import (
     read_mask,
     require_options,
 )
-from attnlab.ops.lsh.options import STRICT, LSHOptions
 from attnlab.ops.lsh.order import (
     Geometry,
     Order,
     in_range,
     run_ends,
     run_starts,
-    sort_rounds,
     take,
 )
-from attnlab.ops.lsh.rows import CallSettings, at, pad, row_of, unit_keys
+from attnlab.ops.lsh.rows import (
+    CallSettings,
+    Operands,
+    at,
+    row_of,
+    row_seeds,
+    sort_operands,
+    unit_keys,
+)
 
 __all__ = ["HashQuality", "hash_quality"]
 
@@ -154,11 +163,11 @@ def hash_quality(
     v = v.reshape(-1, *v.shape[-3:])
     buckets = buckets.reshape(-1, *buckets.shape[-3:])
     # [B, L, N, H], [B, L, K, D], [B, R, L, N]
-    given = _prepare(geometry, qk, v, buckets, visibility)
+    prepared = _prepare(geometry, qk, v, buckets, visibility)
     # In the order by now. Forgotten, so that all chunk sizes and windows share a program.
     geometry = dataclasses.replace(geometry, chunk_size=1, look_back=0, look_ahead=0, window=0)
     settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
-    figures = _all_rows(settings, min(top_k, length), given, options.scale(width))
+    figures = _all_rows(settings, min(top_k, length), *prepared, options.scale(width))
     # Chunks are filled up, but no bucket is larger for that.
     sizes = figures.bucket_sizes[:, : length.bit_length()]
     figures = figures._replace(bucket_sizes=sizes)
@@ -166,49 +175,45 @@ def hash_quality(
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
 
 
-class _Given(NamedTuple):
-    """Inputs in whole chunks: [B, L, N, H], [B, L, N, D], [B·N, R, L], the order and [B, L]."""
-
-    qk: jax.Array
-    v: jax.Array
-    buckets: jax.Array
-    order: Order
-    valid: jax.Array
-    asks: jax.Array
-    segments: jax.Array
-
-
 @functools.partial(jax.jit, static_argnums=0)
-def _prepare(geometry: Geometry, qk, v, buckets, visibility: Visibility) -> _Given:
+def _prepare(
+    geometry: Geometry, qk, v, buckets, visibility: Visibility
+) -> tuple[Operands, Order, jax.Array]:
+    """The arrays in whole chunks, their order, and whose queries count, [B, L]."""
     dtype = jnp.promote_types(qk.dtype, jnp.float32)
     batch, length, heads, _ = qk.shape
-    qk, v = qk.astype(dtype), jnp.repeat(v, heads // v.shape[2], axis=2).astype(dtype)
+    v = jnp.repeat(v, heads // v.shape[2], axis=2)
     valid = jnp.ones((batch, length), bool) if visibility.valid is None else visibility.valid
     asks = valid if visibility.q_valid is None else valid & visibility.q_valid
     segments = visibility.segments
     segments = jnp.zeros((batch, length), jnp.int32) if segments is None else segments
-    extra = -length % geometry.chunk_size
-    qk = pad(jnp.where(valid[:, :, None, None], qk, 0), extra, 1)
-    v = pad(jnp.where(valid[:, :, None, None], v, 0), extra, 1)
-    valid = pad(valid, extra, 1)
-    asks = pad(asks, extra, 1)
-    segments = pad(segments, extra, 1)
-    buckets = pad(jnp.moveaxis(buckets, 3, 1), extra, 3)
-    order = sort_rounds(buckets, valid, segments, geometry)._replace(pairs=visibility.pairs)
-    by_row = buckets.reshape(-1, *buckets.shape[2:])
-    return _Given(qk, v, by_row, order, valid, asks, segments)
+    seeds = row_seeds(0.0, None, batch, heads)
+    given = Operands(
+        buckets, qk.astype(dtype), v.astype(dtype), valid, segments, visibility.pairs, seeds, None
+    )
+    order, given = sort_operands(geometry, given)
+    return given, order, pad_to_multiple(asks, 1, geometry.chunk_size)
 
 
 @functools.partial(jax.jit, static_argnums=(0, 1))
-def _all_rows(settings: CallSettings, top_k: int, given: _Given, scale: jax.Array) -> HashQuality:
+def _all_rows(
+    settings: CallSettings,
+    top_k: int,
+    given: Operands,
+    order: Order,
+    asks: jax.Array,
+    scale: jax.Array,
+) -> HashQuality:
     """The figures of all rows, [B·N, ...]."""
-    qk, v, by_row, order, valid, asks, segments = given
-    geometry = settings.geometry
+    assert given.valid is not None and given.segments is not None
+    geometry, qk, valid, segments = settings.geometry, given.qk, given.valid, given.segments
     batch, length, heads, _ = qk.shape
+    # [B, R, L, N] to [B·N, R, L]
+    by_row = jnp.moveaxis(given.buckets, 3, 1).reshape(batch * heads, -1, length)
     block = max(1, min(length, _WEIGHTS_AT_ONCE // length))
 
     def one_row(index):
-        q, values, example = row_of(qk, index), row_of(v, index), index // heads
+        q, values, example = row_of(qk, index), row_of(given.v, index), index // heads
         keys = unit_keys(q, scale, settings.key_norm)
         here_valid = at(valid, example)
         here_asks = at(asks, example)

@@ -19,8 +19,7 @@ from attnlab.devices.meshes import like, on_explicit_axes
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.decode import lsh_decode
-from attnlab.ops.lsh.decode_state import DecodeState, empty_state
+from attnlab.ops.lsh.decode import DecodeState, empty_state, lsh_decode
 from attnlab.ops.lsh.hashing import (
     Rotations,
     as_num_buckets,
@@ -29,8 +28,13 @@ from attnlab.ops.lsh.hashing import (
     make_rotations,
     running_center,
 )
-from attnlab.ops.lsh.inputs import read_mask, require_implementation, require_options
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import (
+    STRICT,
+    LSHOptions,
+    read_mask,
+    require_implementation,
+    require_options,
+)
 from attnlab.ops.lsh.order import require_sortable
 from attnlab.ops.lsh.published import Published
 from attnlab.scores import Dot, Score

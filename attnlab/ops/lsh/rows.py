@@ -1,4 +1,4 @@
-"""Rows of LSH attention: one head of one example, and how all rows are gone through.
+"""Rows of LSH attention: one head of one example, how all are sorted and how they are gone through.
 
 On a CPU one row after the other, so that a row's arrays stay in the cache; elsewhere as many
 together as fill the device, because what is in between is as large as many times their inputs.
@@ -16,24 +16,29 @@ import jax.numpy as jnp
 from jax import lax
 from jax.typing import ArrayLike
 
+from attnlab.core.axes import pad_to_multiple
 from attnlab.devices.meshes import vary_like
+from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import slice_heads
-from attnlab.ops.lsh.order import Geometry, Order, take
+from attnlab.ops.lsh.order import Geometry, Order, sort_rounds, take
 
 __all__ = [
-    "Row",
     "CallSettings",
+    "Operands",
+    "Row",
     "at",
+    "count_known_rows",
     "factored",
     "heads_inside",
     "keep_weights",
+    "largest_divisor",
     "map_rows",
-    "pad",
+    "map_together",
     "row_of",
     "row_seeds",
-    "rows_together",
     "select_row",
+    "sort_operands",
     "unit_keys",
 ]
 
@@ -65,6 +70,50 @@ class CallSettings:
         """A product with sums in float32 at least."""
         dtype = jnp.promote_types(y.dtype, jnp.float32)
         return jnp.einsum(equation, x, y, precision=self.precision, preferred_element_type=dtype)
+
+
+class Operands(NamedTuple):
+    """The arrays of a call with shared queries and keys, or a device's part of them.
+
+    Attributes:
+      buckets: buckets [B, R, L, N].
+      qk: shared queries and keys [B, L, N, H].
+      v: values [B, L, N, D].
+      valid: booleans [B, L], False for padding; None = there is none.
+      segments: segment ids [B, L], or None.
+      pairs: mask in layout, [B|1, N|1, …], or None.
+      seeds: dropout seeds [B, N, 2] uint32.
+      factor: factors of the contexts, [B, L]; None = 1.
+    """
+
+    buckets: jax.Array
+    qk: jax.Array
+    v: jax.Array
+    valid: jax.Array | None
+    segments: jax.Array | None
+    pairs: Mask | None
+    seeds: jax.Array
+    factor: jax.Array | None
+
+    def in_chunks(self, chunk_size: int) -> Operands:
+        """The same in whole chunks, what fills the last one being padding; all padding is zero."""
+        qk, v, valid = self.qk, self.v, self.valid
+        batch, length = qk.shape[:2]
+        if valid is not None:
+            # Whatever stands in the padding, NaN included, ends here.
+            qk = jnp.where(valid[:, :, None, None], qk, 0)
+            v = jnp.where(valid[:, :, None, None], v, 0)
+        if length % chunk_size == 0:
+            return self._replace(qk=qk, v=v)
+        valid = jnp.ones((batch, length), bool) if valid is None else valid
+
+        def pad(x, axis=1):
+            return None if x is None else pad_to_multiple(x, axis, chunk_size)
+
+        buckets, segments, factor = pad(self.buckets, 2), pad(self.segments), pad(self.factor)
+        return Operands(
+            buckets, pad(qk), pad(v), pad(valid), segments, self.pairs, self.seeds, factor
+        )
 
 
 class Row(NamedTuple):
@@ -165,11 +214,6 @@ def at(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_index_in_dim(x, index, 0, keepdims=False)
 
 
-def pad(x: jax.Array, padding: int, axis: int) -> jax.Array:
-    """Zeros behind x along one axis."""
-    return jnp.pad(x, [(0, padding if a == axis else 0) for a in range(x.ndim)])
-
-
 def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
     """[B, L, N, H] to the [L, H] of a row."""
     _, length, heads, width = x.shape
@@ -178,18 +222,23 @@ def row_of(x: jax.Array, index: jax.Array) -> jax.Array:
     return lax.dynamic_slice(x, start, (1, length, 1, width)).reshape(length, width)
 
 
-def rows_together(num_rows: int, length: int, most: int | None = None) -> int:
-    """How many rows an accelerator computes together: a divisor of their number, at most `most`.
+def sort_operands(geometry: Geometry, given: Operands) -> tuple[Order, Operands]:
+    """The order of the rounds, and the arrays in whole chunks."""
+    given = given.in_chunks(geometry.chunk_size)
+    with jax.named_scope("lsh_sort"):
+        # [B, R, L, N] to [B, N, R, L]
+        buckets = jnp.moveaxis(given.buckets, 3, 1)
+        order = sort_rounds(buckets, given.valid, given.segments, geometry)
+    return order._replace(pairs=given.pairs, factor=given.factor), given
 
-    >>> rows_together(8, 2**20), rows_together(64, 8192), rows_together(6, 16384)
-    (1, 8, 3)
-    >>> rows_together(6, 16384, most=4), rows_together(6, 16384, most=2)
-    (3, 2)
+
+def largest_divisor(number: int, most: int) -> int:
+    """The largest divisor that is at most `most`, or 1: `lax.map` would compile a remainder anew.
+
+    >>> largest_divisor(6, 4), largest_divisor(6, 0)
+    (3, 1)
     """
-    if most is None:
-        most = max(1, _TOKENS_TOGETHER // length)
-    # A divisor, since `lax.map` would compile the remainder once more.
-    return max(n for n in range(1, min(num_rows, most) + 1) if num_rows % n == 0)
+    return max(n for n in range(1, max(1, min(number, most)) + 1) if number % n == 0)
 
 
 def heads_inside(x: jax.Array, batch: int) -> jax.Array:
@@ -198,6 +247,28 @@ def heads_inside(x: jax.Array, batch: int) -> jax.Array:
         return x
     # [B, N, L, width] to [B, L, N, width]
     return jnp.moveaxis(x.reshape(batch, -1, *x.shape[1:]), 1, 2)
+
+
+def count_known_rows(batch: int, heads: int) -> int:
+    """The number of rows, B·N; of a symbolic batch that of one example."""
+    return batch * heads if isinstance(batch, int) else heads
+
+
+def map_together(row: Callable[[jax.Array], Any], batch: int, heads: int, at_once: int) -> Any:
+    """Computes all rows, some at once.
+
+    Args:
+      row: function of the row's index; returns arrays of [L] or [L, width].
+      batch: number of examples, B.
+      heads: number of heads, N.
+      at_once: number of rows that are computed together.
+
+    Returns:
+      The rows' [L] as [B·N, L], their [L, width] as [B, L, N, width].
+    """
+    indices = jnp.arange(batch * heads, dtype=jnp.int32)
+    rows = lax.map(row, indices, batch_size=min(at_once, count_known_rows(batch, heads)))
+    return jax.tree.map(lambda x: heads_inside(x, batch), rows)
 
 
 def map_rows(
@@ -213,7 +284,7 @@ def map_rows(
       batch: number of examples, B.
 
     Returns:
-      The rows' [L] as [B·N, L], their [L, width] as [B, L, N, width].
+      What `map_together` returns.
     """
     num_rows, _, slots = order.token.shape
     heads, chunk = num_rows // batch, settings.geometry.chunk_size
@@ -224,10 +295,10 @@ def map_rows(
     def chunks_at_once(weights):
         return max(1, min(slots // chunk, weights // (settings.geometry.span * chunk * chunk)))
 
-    def one_by_one(indices):
+    def one_by_one():
         size = chunks_at_once(_TILE_ON_CPU)
         # [L] or [L, width] each
-        shapes = jax.eval_shape(lambda i: row(i, size, True), indices[0])
+        shapes = jax.eval_shape(lambda i: row(i, size, True), jnp.int32(0))
 
         def write(all_rows, of_row, index):
             if of_row.ndim == 1:
@@ -249,16 +320,13 @@ def map_rows(
         )
         return lax.fori_loop(0, num_rows, next_row, vary_like(empty, order))
 
-    def together(indices):
-        known_rows = num_rows if isinstance(num_rows, int) else heads  # of a symbolic batch
-        size_of_batch = at_once or rows_together(known_rows, slots)
+    def together():
+        known_rows = count_known_rows(batch, heads)
+        size_of_batch = at_once or largest_divisor(known_rows, _TOKENS_TOGETHER // slots)
         size = chunks_at_once(_TILE_ELSEWHERE // min(known_rows, size_of_batch))
-        # [B·N, L] or [B·N, L, width]
-        rows = lax.map(lambda i: row(i, size, False), indices, batch_size=size_of_batch)
-        return jax.tree.map(lambda x: heads_inside(x, batch), rows)
+        return map_together(lambda i: row(i, size, False), batch, heads, size_of_batch)
 
-    indices = jnp.arange(num_rows, dtype=jnp.int32)
     if at_once is not None:
-        return together(indices)
+        return together()
     # Chosen in here rather than around the custom VJP, where residuals of both would be kept.
-    return lax.platform_dependent(indices, cpu=one_by_one, default=together)
+    return lax.platform_dependent(cpu=one_by_one, default=together)

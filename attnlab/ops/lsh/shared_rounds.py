@@ -11,18 +11,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attnlab.devices.split import Uneven, by_device, current
-from attnlab.masks import Mask
 from attnlab.ops.kernels.pallas import Pallas
-from attnlab.ops.lsh.implementations import in_order
 from attnlab.ops.lsh.rounds import attend_some_rounds
-from attnlab.ops.lsh.rows import CallSettings, heads_inside
+from attnlab.ops.lsh.rows import CallSettings, Operands, heads_inside, sort_operands
 
 __all__ = ["attend_sharing_rounds"]
 
@@ -83,9 +80,9 @@ def attend_sharing_rounds(
     implementation: str | Pallas | None,
     settings: CallSettings,
     scale: float,
-    operands: Sequence[Any],
+    given: Operands,
 ) -> jax.Array:
-    """The context [B, L, N, D] of the arrays of `lsh_attention`, positions divided by `over`.
+    """The context [B, L, N, D], positions divided by `over`; the factor is left to the caller.
 
     Raises:
       Uneven: the devices do not divide heads × rounds.
@@ -102,8 +99,7 @@ def attend_sharing_rounds(
         )
     split = current()
     assert split is not None
-    buckets, qk, *_ = operands
-    batch, rounds, _, heads = buckets.shape
+    batch, rounds, _, heads = given.buckets.shape
     devices = split.size(split.length)
     heads_here = heads // split.size(split.heads)
     groups = math.gcd(heads_here, devices)
@@ -116,10 +112,11 @@ def attend_sharing_rounds(
             " over fewer"
         )
     share = _Share(split.length, groups, sharing, rounds // sharing)
+    attend = functools.partial(_attend_part, settings, share, scale)
     return by_device(
-        functools.partial(_of_device, settings, share, scale),
-        operands,
-        ["brtn", "btn", "btn", "b", "b", "bn", "bn"],
+        lambda *part: attend(Operands(*part)),
+        given._replace(factor=None),
+        ["brtn", "btn", "btn", "b", "b", "bn", "bn", ""],
         "btn",
         name="LSH attention",
         batch=batch,
@@ -128,44 +125,30 @@ def attend_sharing_rounds(
     )
 
 
-def _of_device(
-    settings: CallSettings,
-    share: _Share,
-    scale: float,
-    buckets: jax.Array,
-    qk: jax.Array,
-    v: jax.Array,
-    valid: jax.Array | None,
-    segments: jax.Array | None,
-    pairs: Mask | None,
-    seeds: jax.Array,
-) -> jax.Array:
+def _attend_part(settings: CallSettings, share: _Share, scale: float, given: Operands) -> jax.Array:
     """The context [B, t, N, D] of this device's positions."""
     group, place = share.own()
-    heads = qk.shape[2] // share.groups
-    qk, v = share.to_units(qk), share.to_units(v)
-    # [B, R, t, N] with the rounds last, exchanged as heads' widths are, and back: [B, R, T, n]
-    buckets = jnp.moveaxis(share.to_units(jnp.moveaxis(buckets, 1, 3)), 3, 1)
+    heads = given.qk.shape[2] // share.groups
 
     def of_group(x):  # [B|1, N|1, …] to the heads of this device's group
         if x.shape[1] == 1:  # for all heads, or there is one
             return x
         return jax.lax.dynamic_slice_in_dim(x, group * heads, heads, axis=1)
 
-    seeds, pairs = jax.tree.map(of_group, (seeds, pairs))
-
-    batch, length = qk.shape[:2]
-    order, qk, v = in_order(settings, buckets, qk, v, valid, segments, pairs)
+    # [B, R, t, N] with the rounds last, exchanged as heads' widths are, and back: [B, R, T, n]
+    buckets = share.to_units(jnp.moveaxis(given.buckets, 1, 3))
+    given = given._replace(
+        buckets=jnp.moveaxis(buckets, 3, 1),
+        qk=share.to_units(given.qk),
+        v=share.to_units(given.v),
+        pairs=jax.tree.map(of_group, given.pairs),
+        seeds=of_group(given.seeds),
+    )
+    batch, length = given.qk.shape[:2]
+    order, given = sort_operands(settings.geometry, given)
+    seeds, first = given.seeds.reshape(-1, 2), place * share.rounds
     context, lse = attend_some_rounds(
-        settings,
-        share.rounds,
-        qk,
-        None,
-        v,
-        scale,
-        order,
-        seeds.reshape(-1, 2),
-        place * share.rounds,
+        settings, share.rounds, given.qk, None, given.v, scale, order, seeds, first
     )
     # [B·n, T] to [B, T, n], then [sharing, B, t, N] beside the contexts [sharing, B, t, N, D]
     lse = heads_inside(lse[..., None], batch)[..., 0]
@@ -173,4 +156,4 @@ def _of_device(
     lse = share.to_positions(lse[:, :length])
     # Where no round shows a key, all have the token's own value and weigh the same.
     weights = jax.nn.softmax(lse, axis=0)[..., None]
-    return jnp.sum(context * weights, axis=0).astype(v.dtype)
+    return jnp.sum(context * weights, axis=0).astype(given.v.dtype)

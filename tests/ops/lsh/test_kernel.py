@@ -12,8 +12,7 @@ from attnlab import Pallas, masks
 from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.lsh import kernel
 from attnlab.ops.lsh.attention import lsh_attention
-from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
 
@@ -121,23 +120,3 @@ def test_rows_at_once(rows_at_once, together, monkeypatch):
     options = dict(chunk_size=8, rows_at_once=rows_at_once, implementation=KERNEL)
     jax.eval_shape(functools.partial(lsh_attention, **options), qk, v, buckets)
     assert set(rows) == {together}
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"dropout_rate": 0.1, "dropout_key": jax.random.key(0)}, "takes no dropout"),
-        ({"implementation": "pallas"}, "is for TPU and NVIDIA GPU, not for cpu"),
-    ],
-)
-def test_refusals(options, reason):
-    qk, v, _, buckets = arrays(16, 1)
-    call = functools.partial(lsh_attention, chunk_size=8, **({"implementation": KERNEL} | options))
-    with pytest.raises(NotImplementedError, match=f'"pallas".*{reason}.*use .*"sorted"'):
-        call(qk, v, buckets)
-
-
-def test_two_sequences_are_refused():
-    qk, v, _, buckets = arrays(16, 1)
-    with pytest.raises(NotImplementedError, match="within one sequence, not across two"):
-        lsh_cross_attention(qk, qk, v, buckets, buckets, chunk_size=8, implementation=KERNEL)

@@ -1,4 +1,4 @@
-"""LSH attention: independence of rows, memory knobs, number types, extreme values, dropout."""
+"""LSH attention: rows, memory, the choice of an engine, number types, extreme values, dropout."""
 
 import functools
 
@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops import dropout
+from attnlab.ops import dropout, lsh
 from attnlab.ops.lsh.cross import lsh_cross_attention
-from attnlab.ops.lsh.options import STRICT, LSHOptions
+from attnlab.ops.lsh.dense import softmax_times
+from attnlab.ops.lsh.inputs import STRICT, LSHOptions
+from attnlab.ops.lsh.order import sort_rounds
 from attnlab.ops.lsh.quality import hash_quality
+from attnlab.ops.lsh.rounds import attend_some_rounds
+from attnlab.ops.lsh.rows import CallSettings, unit_keys
 from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
@@ -19,6 +23,7 @@ from tests.ops.lsh.plain import (
     HEADS,
     LENGTH,
     PLAIN,
+    ROUNDS,
     WIDTH,
     attend,
     counts_of,
@@ -232,3 +237,96 @@ def test_chunks_longer_than_the_input_cost_nothing():
         ]
         assert lowered[0].as_text() == lowered[1].as_text()
         assert lowered[1].compile().memory_analysis().temp_size_in_bytes < 2**20
+
+
+def test_a_pair_that_counts_twice_weighs_as_two_keys():
+    got = jax.jit(softmax_times)(np.array([[0.3, -1.0, 2.0]], "f"), np.array([[2, 1, 0]]))
+    weights = np.exp([0.3, 0.3, -1.0])
+    one, two, other = weights / weights.sum()
+    np.testing.assert_allclose(got, [[one + two, other, 0]], rtol=1e-6)
+
+
+def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64):
+    """By it devices that share the rounds of a head merge what each found."""
+    qk, v, buckets = inputs(length=CHUNK * 3)
+    times = np.minimum(counts_of(buckets, STRICT, chunk_size=CHUNK, causal=True), 1)
+    alone = ~times.any(-1)  # [B, N, L]
+    settings = CallSettings(
+        STRICT.geometry(CHUNK, True, 3 * CHUNK), STRICT.key_norm, 0.0, None, None
+    )
+    cotangent = np.cos(np.arange(alone.size)).reshape(alone.shape)
+    seeds = np.zeros((BATCH * HEADS, 2), np.uint32)
+
+    def by_rounds(qk):
+        # [B, R, L, N] to [B, N, R, L]
+        order = sort_rounds(buckets.transpose(0, 3, 1, 2), None, None, settings.geometry)
+        given = qk, None, v, jnp.asarray(0.7), order, seeds, jnp.int32(0)
+        return attend_some_rounds(settings, ROUNDS, *given)[1].reshape(alone.shape)
+
+    def densely(qk):
+        logits = jnp.einsum("bqnh,bknh->bnqk", qk, unit_keys(qk, 0.7, settings.key_norm))
+        shown = jnp.where(times > 0, logits, -jnp.inf)
+        return jax.nn.logsumexp(jnp.where(alone[..., None], 0, shown), axis=-1)
+
+    def value_and_gradient(lse):
+        def weighed(qk):
+            return jnp.vdot(jnp.where(alone, 0, lse(qk)), cotangent)
+
+        return jax.jit(jax.value_and_grad(weighed))(qk)
+
+    for got, want in zip(*map(value_and_gradient, (by_rounds, densely)), strict=True):
+        np.testing.assert_allclose(got, want, atol=1e-10)
+
+
+@pytest.mark.slow
+def test_is_taken_for_short_inputs_and_sorting_for_long_ones():
+    """By what is compiled: sorted attention loops over its rounds, dense attention does not."""
+
+    def way(length, chunk_size, **options):
+        qk = jax.ShapeDtypeStruct((1, length, 1, 8), jnp.float32)
+        buckets = jax.ShapeDtypeStruct((1, 2, length, 1), jnp.int32)
+        attend = functools.partial(lsh.lsh_attention, chunk_size=chunk_size, **options)
+        text = str(jax.make_jaxpr(attend)(qk, qk, buckets))
+        return "dense" if f"{length},{length}" in text else "sorted"
+
+    assert way(32, 8) == "dense"  # 32 · 32 pairs, as many as 2 rounds of 2 chunks of 8 a query
+    assert way(40, 8) == "sorted"
+    assert way(40, 8, implementation="dense") == "dense"
+    assert way(32, 8, implementation="sorted") == "sorted"
+    assert way(32, 8, rows_at_once=1) == "sorted"
+    assert way(512, 256) == "dense"
+    assert way(520, 260) == "sorted"
+
+
+def test_numbers_may_be_arrays():
+    """They are static all the same, and so are hashed."""
+    assert LSHOptions(logit_scale=np.array(0.5)) == LSHOptions(logit_scale=jnp.float32(0.5))
+    assert hash(LSHOptions(logit_scale=np.array(0.5))) == hash(LSHOptions(logit_scale=0.5))
+    given, key = inputs(dtype=np.float32), jax.random.key(0)
+    for rate in (jnp.float32(0.5), 0.5):
+        got = lsh_attention(*given, chunk_size=CHUNK, dropout_rate=rate, dropout_key=key)
+        assert np.isfinite(got).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16, np.uint16, np.uint32])
+def test_bucket_ids_may_be_of_any_integer_type(dtype):
+    qk, v, buckets = inputs(dtype=np.float32)
+    ids = buckets.astype(dtype)
+    want = attend(qk, v, buckets, chunk_size=CHUNK)
+    np.testing.assert_array_equal(attend(qk, v, ids, chunk_size=CHUNK), want)
+    # Under jit, ids that are known.
+    jax.eval_shape(lambda qk: lsh_attention(qk, v, ids, chunk_size=CHUNK), qk)
+
+
+@pytest.mark.slow
+def test_what_only_the_run_can_show_gives_nan():
+    qk, v, buckets = inputs(dtype=np.float32)
+    assert np.isfinite(attend(qk, v, buckets, chunk_size=CHUNK)).all()
+    # All of it: a token that sees only itself, and what padding makes zero.
+    valid = masks.Padding(jnp.array([5, 23]))
+    assert np.isnan(attend(qk, v, buckets - 1, chunk_size=CHUNK, mask=valid)).all()
+    mask = masks.Causal(q_offset=jnp.array(3))
+    assert np.isnan(attend(qk, v, buckets, chunk_size=CHUNK, mask=mask)).all()
+    gradient = jax.grad(lambda v: attend(qk, v, buckets - 1, chunk_size=CHUNK).sum())(v)
+    assert np.isnan(gradient).all()
