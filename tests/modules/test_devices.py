@@ -7,8 +7,8 @@ import pytest
 from jax.sharding import Mesh, PartitionSpec
 
 from attnlab import LocalAttention, LSHSelfAttention, MultiHeadAttention, routes
-from tests.modules.reference import apply, init
-from tests.modules.test_conventions import MODULES, TABLE, dense, flat, inputs
+from tests.modules.reference import apply
+from tests.modules.test_conventions import MODULES, TABLE, flat, inputs
 
 HEADS = PartitionSpec("embed", "heads", "head_dim")
 HIDDEN = PartitionSpec("embed", "hidden")
@@ -81,15 +81,6 @@ def test_heads_sharded_over_two_devices_compute_the_same():
     )
     alone = jax.jit(lambda: plain.init(jax.random.key(0), x))()
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), alone, whole)
-
-
-@pytest.mark.parametrize("name", ["additive", "multi_head"])
-def test_pmap_is_the_batch_axis(name):
-    module, (x, *_) = dense(name), inputs(name)
-    variables = init(module, x)
-    mapped = jax.pmap(module.apply, in_axes=(None, 0))(variables, x[:, None])
-    assert len(mapped.sharding.device_set) == 2
-    np.testing.assert_allclose(mapped[:, 0], apply(module, variables, x), rtol=1e-5, atol=1e-6)
 
 
 def test_modules_are_data_to_flax():

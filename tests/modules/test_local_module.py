@@ -151,27 +151,6 @@ def test_masks_of_one_query_and_one_key():
     np.testing.assert_array_equal(seen, alone)
 
 
-def test_gradients_reach_every_parameter():
-    module, inputs = LocalAttention(half_width=2, **F64), arrays()
-    variables = init(module, *inputs)
-
-    @jax.jit
-    def gradients(variables):
-        return jax.grad(lambda v: jnp.sum(jnp.sin(module.apply(v, *inputs))))(variables)
-
-    for path, grad in jax.tree.leaves_with_path(gradients(variables)):
-        assert np.isfinite(grad).all() and np.abs(grad).max() > 1e-6, path
-
-
-def test_memory_without_weights_is_that_of_the_window():
-    """Looking at the weights costs O(T·S); nobody who does not look pays for it."""
-    module = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0))
-    x = jnp.ones((1, 1031, 3))
-    assert "1031,1031" not in str(jax.make_jaxpr(lambda x: module.apply({}, x, x))(x))
-    with_weights = jax.make_jaxpr(lambda x: module.apply({}, x, x, return_weights=True))(x)
-    assert "1031,1031" in str(with_weights)
-
-
 def test_the_time_of_one_query_may_be_a_scalar():
     query, *_ = arrays()
     given = LocalAttention(predictive=False, half_width=2, score=scores.Dot(1.0), **F64)

@@ -169,18 +169,6 @@ def test_the_hash_stream_turns_the_rotations_while_decoding_too():
     assert np.abs(got - forward(module, rest, x)).max() > 1e-3
 
 
-def test_decoding_inside_a_scan():
-    module, x = lsh(), sequence()
-    rest, cache = start(module)
-
-    def one(cache, token):
-        y, updated = step(module, rest, cache, token[:, None])
-        return updated["cache"], y[:, 0]
-
-    _, got = jax.jit(lambda: jax.lax.scan(one, cache, jnp.moveaxis(x, 1, 0)))()
-    np.testing.assert_allclose(jnp.moveaxis(got, 0, 1), forward(module, rest, x), **EXACT)
-
-
 @pytest.mark.slow
 def test_past_the_end_of_the_cache_is_nan():
     module, x = lsh(), sequence()

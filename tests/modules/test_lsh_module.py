@@ -278,8 +278,6 @@ def test_queries_and_keys_of_their_own_between_two_sequences():
     times = plain_cross.all_counts(*buckets, given, reach=5, causal=False)
     want = merge(p, np.asarray(plain_cross.dense(q, k, v, np.minimum(times, 1))))
     np.testing.assert_allclose(apply(host, variables, x, memory), want, rtol=1e-4, atol=1e-5)
-    with pytest.raises(NotImplementedError, match="decodes with shared queries and keys"):
-        init(host, x, decode=True)
 
 
 @pytest.mark.slow
@@ -293,15 +291,6 @@ def test_what_another_example_or_an_earlier_input_is_decides_nothing():
     np.testing.assert_allclose(run(variables, x, lengths)[1:], alone, atol=1e-6)
     fresh = init(module, x)
     assert jax.tree.map(jnp.shape, fresh) == jax.tree.map(jnp.shape, variables)
-
-
-@pytest.mark.slow
-def test_pmap_is_the_batch_axis():
-    module, x = lsh(), sequence()
-    variables = init(module, x)
-    mapped = jax.pmap(module.apply, in_axes=(None, 0))(variables, x[:, None])
-    assert len(mapped.sharding.device_set) == 2
-    np.testing.assert_allclose(mapped[:, 0], compiled(module)(variables, x), rtol=1e-5, atol=1e-6)
 
 
 def test_weights_on_demand_are_of_the_same_hashing():

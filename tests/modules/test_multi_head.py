@@ -89,14 +89,6 @@ def test_causal_padded_and_biased(implementation):
     )
 
 
-def test_a_query_that_sees_nothing_gets_the_output_bias():
-    (query, *_), module = arrays(), mha()
-    variables = init(module, query)
-    got = apply(module, variables, query, mask=masks.Padding(jnp.array([T, 0])))
-    bias = variables["params"]["out"]["bias"]
-    np.testing.assert_allclose(got[1], np.broadcast_to(bias, got[1].shape), rtol=1e-15)
-
-
 @pytest.mark.parametrize(
     "options",
     [

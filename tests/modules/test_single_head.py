@@ -9,7 +9,6 @@ from attnlab import (
     AdditiveAttention,
     ConcatAttention,
     CosineScore,
-    GeneralScore,
     LocationAttention,
     MultiplicativeAttention,
     masks,
@@ -128,18 +127,6 @@ def test_key_and_value_default_as_in_the_papers():
     assert np.abs(of_self - of_keys).max() > 1e-3
 
 
-def test_an_array_is_a_mask_and_true_may_attend():
-    module = MultiplicativeAttention(**F64)
-    inputs = arrays()
-    variables = init(module, *inputs)
-    visible = np.random.default_rng(2).random((B, 1, T, S)) < 0.5
-    visible[0, 0, 1] = False  # a query that sees nothing
-    got = apply(module, variables, *inputs, mask=jnp.asarray(visible))
-    true, _ = expected("general", variables["params"], *inputs, mask=visible)
-    np.testing.assert_allclose(got, true, rtol=1e-11, atol=1e-13)
-    np.testing.assert_array_equal(got[0, 1], 0)
-
-
 @pytest.mark.parametrize("batch", [(), (3, 2)])
 def test_any_batch_axes(batch):
     module = AdditiveAttention(5, **DENSE)
@@ -150,34 +137,6 @@ def test_any_batch_axes(batch):
     assert context.shape == (*batch, T, DK) and weights.shape == (*batch, T, S)
     flat = (query.reshape(-1, T, DQ), key.reshape(-1, S, DK))
     np.testing.assert_allclose(context.reshape(-1, T, DK), apply(module, variables, *flat))
-
-
-def test_one_step_of_a_decoder_is_a_row_of_all_steps():
-    module = AdditiveAttention(5, **DENSE)
-    query, key, value = arrays()
-    variables = init(module, query, key, value)
-    whole = apply(module, variables, query, key, value)
-    step = jax.jit(module.apply)
-    for t in range(T):
-        one = step(variables, query[:, t : t + 1], key, value)
-        np.testing.assert_allclose(one[:, 0], whole[:, t], rtol=1e-12)
-
-
-def test_additive_is_concat_with_its_matrix_in_two_halves():
-    additive, concat = AdditiveAttention(17, **DENSE), ConcatAttention(17, **DENSE)
-    inputs = arrays()
-    of_additive = init(additive, *inputs)
-    params = of_additive["params"]
-    of_concat = {
-        "kernel": params["score"]["kernel"],
-        "query_kernel": params["query"]["kernel"][None],
-        "key_kernel": params["key"]["kernel"][None],
-    }
-    np.testing.assert_allclose(
-        apply(additive, of_additive, *inputs),
-        apply(concat, {"params": {"score": of_concat}}, *inputs),
-        rtol=1e-12,
-    )
 
 
 def test_location_does_not_look_at_keys():
@@ -218,11 +177,3 @@ def test_the_implementation_is_used():
         return "1031,1031" in str(jaxpr)
 
     assert largest_array("dense") and not largest_array("blockwise")
-
-
-def test_general_score_can_be_given_and_named():
-    """A score with parameters keeps them under "score", whoever makes it."""
-    query, key, value = arrays()
-    given = init(MultiplicativeAttention(GeneralScore(**F64)), query, key, value)
-    default = init(MultiplicativeAttention(**F64), query, key, value)
-    assert jax.tree.map(jnp.shape, given) == jax.tree.map(jnp.shape, default)

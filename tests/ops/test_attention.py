@@ -180,16 +180,6 @@ def test_arrays_of_numpy_have_the_dtype_that_jax_gives_them(call):
     jax.tree.map(np.testing.assert_array_equal, of_both, want)
 
 
-def test_a_rate_may_be_an_array_outside_jit():
-    q, k, v = (jnp.ones(shape) for shape in (Q, K, V))
-    call = functools.partial(dot_product_attention, q, k, v, implementation="dense")
-    of_array, of_number = (
-        jax.jit(functools.partial(call, dropout_rate=rate, dropout_key=jax.random.key(0)))()
-        for rate in (jnp.asarray(0.5), 0.5)
-    )
-    np.testing.assert_array_equal(of_array, of_number)
-
-
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])
 def test_half_precision_rounds_no_more_than_jax_nn(implementation):
     """Heads 24 wide: 1/√24 is no power of 2, so q · scale would round once more."""

@@ -337,13 +337,6 @@ def test_extreme_logits(path):
                 np.testing.assert_allclose(x, want, atol=1e-5)
 
 
-def test_second_derivatives_are_refused():
-    """As documented: a custom backward pass has no forward mode."""
-    q = jnp.ones((1, 3, 1, 2))
-    with pytest.raises(TypeError, match="forward-mode"):
-        jax.jvp(lambda q: attend(blockwise.attend, BY_NAME["dot"].build(), q, q, q), (q,), (q,))
-
-
 def test_a_piece_of_the_keys_is_visited_where_it_stands():
     """As a ring has it: keys from position 16 on, and queries from 24 on."""
     q, k, v = jax.random.normal(jax.random.key(0), (3, 1, 1, 1, 16, 4))

@@ -143,7 +143,6 @@ def test_a_saved_configuration_leaves_out_what_is_usual(theirs):
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
-        ({"is_decoder": False}, "a language model has is_decoder=True; got False"),
         ({"attn_layers": ["local", "lsh"]}, r"weights must be of this configuration; got \["),
         (
             {"hidden_size": 27, "axial_pos_embds_dim": [6, 21]},
