@@ -302,3 +302,19 @@ def test_whatever_is_finite_stays_finite(case, dtype, seeds):
                 assert not x[~valid].any()
             bound = np.abs(np.where(valid[:, :, None, None], v, 0)).max().astype(np.float32)
             assert np.abs(out.astype(np.float32)).max() <= bound * (1 + 2**-7)
+
+
+@pytest.mark.slow
+@FEW
+@given(case=static(), seed=st.integers(0, 2**32 - 1))
+def test_the_future_never_reaches_the_past(case, seed):
+    case |= {"causal": True, "options": dataclasses.replace(STRICT, union=seed % 2 == 0)}
+    run = jax.jit(functools.partial(forward(case)))
+    qk, v, buckets, valid, segments = arrays(case, seed, np.float32)
+    before, rng = np.asarray(run(qk, v, buckets, valid, segments)), np.random.default_rng(seed)
+    for cut in range(1, case["length"]):
+        others = [x.copy() for x in (qk, v, buckets, valid, segments)]
+        for x, axis in zip(others, (1, 1, 2, 1, 1), strict=True):
+            future = (slice(None),) * axis + (slice(cut, None),)
+            x[future] = rng.permutation(x[future].ravel()).reshape(x[future].shape)
+        np.testing.assert_array_equal(np.asarray(run(*others))[:, :cut], before[:, :cut])
