@@ -149,7 +149,7 @@ class Flags:
         unmet = self.unmet_needs()
         for field in dataclasses.fields(self):
             value, about = getattr(self, field.name), flag_of(field)
-            if field.name not in named or not _is_given(value):
+            if field.name not in named or (value == field.default and not _is_given(value)):
                 continue
             given = command_word(field.name, value)
             for other in filter(self._holds, about.not_with):

@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -35,6 +35,7 @@ AUTO = "auto"
 PLAIN = ("exact", "additive", "window-128", "lsh-4")
 # The same as in `model_programs`, whose import takes seconds, too long for --help.
 PROGRAMS = (ATTENTION, "translate", "language_model", "bert")
+OF_MODELS = " or ".join(f"program={name}" for name in PROGRAMS[1:])
 FOR_TARGETS: dict[str, Any] = {"lengths": (1024, 4096, 16384, 65536, 262144)}
 FOR_PROGRAMS: dict[str, Any] = {
     "lengths": (1024, 4096, 16384),
@@ -69,7 +70,9 @@ class Settings(Flags):
     num_heads: int = flag(4, "Heads; the model width is num_heads * head_dim.", least=1)
     head_dim: int = flag(64, "Width of one head.", least=1)
     dtype: str = flag("float32", "Type of parameters and activations.", choices=DTYPES)
-    causal: bool = flag(True, "Whether a token sees only itself and earlier ones.")
+    causal: bool = flag(
+        True, "Whether a token sees only itself and earlier ones.", needs=f"program={ATTENTION}"
+    )
     passes: tuple[str, ...] = flag(
         PASSES,
         f"Passes: {', '.join(PASSES)}; {DECODE} is one more token, by a module with a cache of as "
@@ -79,11 +82,12 @@ class Settings(Flags):
         choices=(*PASSES, DECODE, ACCURACY, TRAIN_STEP, *SEARCHES),
     )
     chunk_size: int = flag(64, "Chunk length of lsh, in slots of sorted order.", least=1)
-    repeats: int = flag(5, "Timed samples of each case.", least=1)
+    repeats: int = flag(5, "Timed samples of each case.", least=1, not_with="target")
     input: str | None = flag(
         None,
         "A file whose bytes are the input. Without it: the project's own sources.",
         is_path=True,
+        not_with="target",
     )
     mechanisms: tuple[str, ...] = flag(
         ("exact", "exact:dense", "additive", "additive:dense", "window-128", "lsh-4"),
@@ -105,26 +109,39 @@ class Settings(Flags):
     ops_only: bool = flag(
         False,
         "Whether to compare the bare functions, without modules; so are other people's always.",
+        needs=f"program={ATTENTION}",
     )
     against: str | None = flag(
         None,
         "One of --mechanisms, with which each other one is timed in turns, and whose time and "
         "memory theirs are divided by.",
+        not_with="target",
     )
-    parallel: str = flag("jit", "How the batch is split over devices.", choices=PARALLEL)
+    parallel: str = flag(
+        "jit",
+        "How the batch is split over devices of this machine.",
+        choices=PARALLEL,
+        needs=f"program={ATTENTION}",
+        not_with="target",
+    )
     devices: tuple[int, ...] = flag(
         (),
         "Numbers of devices to split the cases over; with several, time is shown over devices, at "
         "one length, for the same work and for as much work a device. Without it: all local ones "
         "for pmap, one for jit. On a CPU as many as asked for are made.",
         least=1,
+        needs=f"program={ATTENTION}",
+        not_with="target",
     )
-    case_seconds: float = flag(10.0, "Seconds after which a case is stopped.", above=0)
+    case_seconds: float = flag(
+        10.0, "Seconds after which a case is stopped.", above=0, not_with="target"
+    )
     case_gib: float = flag(
         8.0,
         "GiB of a CPU's memory that a case may take: one that needs more is not run. What torch "
         "needs is not known before. On an accelerator: all of its memory.",
         above=0,
+        not_with="target",
     )
     target: tuple[str, ...] = flag(
         (),
@@ -151,9 +168,14 @@ class Settings(Flags):
         "Numbers of layers in each stack of the model of --program; with several, memory is shown "
         "over depth, at one length.",
         least=1,
+        needs=OF_MODELS,
     )
-    vocab_size: int = flag(32000, "Size of the vocabulary of the model of --program.", least=1)
-    beam_size: int = flag(5, f"Width of the beam of --passes={BEAM}.", least=1)
+    vocab_size: int = flag(
+        32000, "Size of the vocabulary of the model of --program.", least=1, needs=OF_MODELS
+    )
+    beam_size: int = flag(
+        5, f"Width of the beam of --passes={BEAM}.", least=1, needs=f"passes={BEAM}"
+    )
 
     def __post_init__(self) -> None:
         """Checks what can be checked without a device.
@@ -267,33 +289,20 @@ class Settings(Flags):
         alone = passes == ACCURACY or self.against == (f"{name}:{way}" if way else name)
         return None if alone else self.against
 
-    def check_named(self, named: Collection[str]) -> None:
-        program = self.program != ATTENTION
+    def unmet_needs(self) -> Mapping[str, str]:
+        unmet: dict[str, str] = {}
+        if not self._rounds():
+            unmet["chunk_size"] = "lsh among --mechanisms"
+        if len(self._lines()) == 1:
+            unmet["against"] = "a second one of --mechanisms"
+        if set(self.passes) == {ACCURACY}:
+            timed = f"a pass other than {ACCURACY}, which has no times"
+            unmet |= {"repeats": timed, "against": timed}
         ways = {way or AUTO for _, way in self._lines()}
-        others = ", ".join(way for way in self.implementation if way not in ways)
-        unused = (
-            ("repeats case_seconds case_gib input", self.target, "with --target nothing runs"),
-            (
-                "repeats against",
-                set(self.passes) == {ACCURACY},
-                f"--passes={ACCURACY} has no times",
-            ),
-            ("against", len(self._lines()) == 1, "--mechanisms names no other one"),
-            ("causal ops_only", program, f"--program={self.program} settles that"),
-            (
-                "devices parallel",
-                program and not self.target,
-                "a --program runs on one device here",
-            ),
-            ("beam_size", BEAM not in self.passes, f"{BEAM} is not among --passes"),
-            ("num_layers vocab_size", not program, "only the model of a --program has them"),
-            ("chunk_size", not self._rounds(), "lsh is not among --mechanisms"),
-            ("implementation", others, f"none of --mechanisms is computed by {others}"),
-        )
-        for names_of, idle, why in unused:
-            for name in names_of.split():
-                if name in named and idle:
-                    raise Invalid(f"--{name} would count for nothing: {why}; leave it out")
+        others = [way for way in self.implementation if way not in ways]
+        if others:
+            unmet["implementation"] = f"a mechanism that is computed by {', '.join(others)}"
+        return unmet
 
     def _check_axis(self) -> None:
         """A run goes over one thing: its tables and figures have one axis."""
@@ -321,9 +330,6 @@ class Settings(Flags):
                 raise Invalid("--parallel=pmap splits the batch; leave --shard out")
             self._check_shard()
             return
-        for name, default in (("devices", ()), ("parallel", "jit")):
-            if getattr(self, name) != default:
-                raise Invalid(f"--{name} is for devices of this machine; drop it, or --target")
         self._check_shard()
         for target in self.targets():
             self._check_split(target)
@@ -431,10 +437,9 @@ class Settings(Flags):
             raise Invalid(
                 f"--against={self.against}: not among --mechanisms; give {', '.join(labels)}"
             )
-        if self.target or parts:
+        if parts:
             raise Invalid(
-                f"--against={self.against}: times are of devices that are here, by jit and of one "
-                "number of them; drop it"
+                f"--against={self.against}: times are by jit and of one number of devices; drop it"
             )
 
     def _others_than_exact(self) -> list[str]:

@@ -56,7 +56,7 @@ class CallSettings:
       geometry: rules of which slots are neighbors.
       key_norm: norm of the keys: "rms", "l2" or None.
       dropout_rate: probability of dropping a weight.
-      rows_at_once: number of rows computed together; None = 1 on CPU, elsewhere `rows_together`.
+      rows_at_once: number of rows computed together; None = what `map_rows` finds.
       precision: precision of the matrix products.
     """
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from attnlab.bench import topology
 from experiments.compare_lengths import __main__ as compare_lengths
 from experiments.compare_lengths.settings import Settings
 
@@ -124,67 +123,6 @@ def test_interrupted_runs_keep_their_rows_and_write_the_report(tmp_path):
     assert len(rows_of(folder)) == 2
     assert "2 of 4 cases so far." in (folder / "report.md").read_text()
     assert (folder / "time.svg").exists()
-
-
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ("--mechanisms=dot,foo", "no attention 'foo'; valid: exact, dot, general, cosine"),
-        ("--batch=3 --devices=2", "--batch=3 does not divide over 2 devices; give a multiple"),
-        ("--input=/no/such/file", "--input=/no/such/file: there is no such file"),
-        ("--target=v5e --repeats=9", "--repeats would count for nothing: with --target nothing"),
-        ("--target=v5e --case_gib=64", "--case_gib would count for nothing"),
-        ("--target=v5e --program=bert --nocausal", "--program=bert settles that; leave it out"),
-        ("--vocab_size=7", "--vocab_size would count for nothing: only the model"),
-        ("--mechanisms=dot --chunk_size=8", "lsh is not among --mechanisms"),
-        ("--mechanisms=lsh-4 --implementation=dense", "none of --mechanisms is computed by dense"),
-        ("--mechanisms=dot:dense --implementation=auto", "is computed by auto; leave it out"),
-        ("--mechanisms=dot --against=exact", "--against=exact: not among --mechanisms; give dot"),
-        ("--mechanisms=flax,exact --noops_only", "--noops_only: flax have no projections"),
-        ("--mechanisms=flax --target=v5e", "--mechanisms=flax: on one device that is here"),
-        ("--mechanisms=flax --devices=2 --shard=heads", "--mechanisms=flax: on one device that"),
-        ("--devices=1,2 --shard=heads --against=exact --mechanisms=exact,dot", "of one number of"),
-        ("--devices=1,2 --shard=heads --mechanisms=torch_sdpa", "here; drop --devices"),
-        ("--mechanisms=torch_sdpa --parallel=pmap", "here; drop --devices, --parallel"),
-        ("--passes=accuracy", "--passes=accuracy: of bare functions on this machine; give"),
-        ("--passes=accuracy --devices=2 --batch=2", "on this machine; drop --target, --devices"),
-        (
-            "--passes=accuracy --ops_only --mechanisms=exact,dot,window-3,flax,lsh-4,keras_dot",
-            "leave other functions out: dot, lsh-4, keras_dot",
-        ),
-        (
-            "--passes=accuracy --ops_only --mechanisms=exact,flax --against=exact",
-            "--against would count for nothing: --passes=accuracy has no times",
-        ),
-        ("--mechanisms=dot --against=dot", "--against would count for nothing: --mechanisms"),
-        ("--passes=decode --mechanisms=exact,flax", "--passes=decode: flax have no cache; leave"),
-        ("--passes=decode --ops_only", "--ops_only: --passes=decode is of a causal module"),
-        ("--passes=decode --nocausal", "--nocausal: --passes=decode is of a causal module"),
-        ("--passes=decode --devices=2", "--passes=decode: on one device; give one"),
-        ("--passes=decode --lengths=1", "--lengths=1: --passes=decode needs 2 tokens"),
-        ("--passes=greedy", "--passes=greedy: --program=attention has forward"),
-        ("--program=translate --passes=decode", "has train_step, greedy, beam"),
-        ("--program=language_model --passes=beam", "--program=language_model has train_step"),
-        ("--program=translate --target=v5e --passes=beam", "with --target has train_step"),
-        ("--program=translate --beam_size=3", "--beam_size would count for nothing: beam is not"),
-        ("--program=translate --vocab_size=99", "special ids; give 260 at least"),
-        (
-            "--program=translate --devices=2 --batch=2",
-            "--devices would count for nothing: a --program",
-        ),
-        ("--program=translate --mechanisms=hf_marian --dtype=bfloat16", "compute in float32"),
-        ("--program=bert", "--program=bert needs --target"),
-        ("--mechanisms=hf_marian", "no attention 'hf_marian'"),
-        ("--program=language_model --mechanisms=hf_marian", "no attention 'hf_marian'"),
-        ("--mechanisms=exact+exact", "'exact+exact' names 2 layers, a model has 1 there"),
-        ("--resume=/no/such/folder", "--resume=/no/such/folder: no settings.json there"),
-    ],
-)
-def test_bad_flags_end_in_one_line(flags, message, monkeypatch, capsys):
-    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
-    assert compare_lengths.main(["compare_lengths", *flags.split()]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.count("\n") == 1 and message in err
 
 
 def test_lengths_may_be_thousands_of_1024(monkeypatch):
