@@ -92,7 +92,7 @@ class Explicit(Bias):
             return self
         _require_rows(array.shape[-2], count)
         rows = jax.lax.dynamic_slice_in_dim(array, offset, count, array.ndim - 2)
-        return Explicit(jnp.where(_within(offset, count, array.shape[-2]), rows, jnp.nan))
+        return Explicit(jnp.where(_is_within(offset, count, array.shape[-2]), rows, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         array = jnp.asarray(self.array)
@@ -154,7 +154,7 @@ class Relative(Bias):
         rows, size = x.shape[-1] - num_keys + 1, count + num_keys - 1
         _require_rows(rows, count)
         part = jax.lax.dynamic_slice_in_dim(x, rows - offset - count, size, x.ndim - 1)
-        return Relative(jnp.where(_within(offset, count, rows), part, jnp.nan))
+        return Relative(jnp.where(_is_within(offset, count, rows), part, jnp.nan))
 
     def padded(self, num_queries, num_keys):
         x, zero = jnp.asarray(self.by_distance), num_queries - 1
@@ -308,7 +308,7 @@ def _add_slice(x: jax.Array, part: jax.Array, *start: Any) -> jax.Array:
     return jax.lax.dynamic_update_slice(x, updated, starts)
 
 
-def _within(offset: Any, count: int, rows: int) -> Any:
+def _is_within(offset: Any, count: int, rows: int) -> Any:
     return (offset >= 0) & (offset <= rows - count)  # a sum may be more than int32 holds
 
 

@@ -88,7 +88,7 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
     Raises:
       ValueError: if a known position is outside the table.
     """
-    return jnp.take(table, _within(positions, table.shape[0]), axis=0, mode="fill")
+    return jnp.take(table, _require_within(positions, table.shape[0]), axis=0, mode="fill")
 
 
 def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
@@ -115,7 +115,7 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
     """
     sizes = [table.shape[0] for table in tables]
     count = math.prod(sizes)
-    at = _within(positions, count)
+    at = _require_within(positions, count)
     outside = at == count
     parts = []
     for table, size in zip(reversed(tables), reversed(sizes), strict=True):
@@ -125,7 +125,7 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
     return jnp.concatenate(parts[::-1], axis=-1)
 
 
-def _within(positions: ArrayLike, count: int) -> jax.Array:
+def _require_within(positions: ArrayLike, count: int) -> jax.Array:
     """The positions; those that are known must be in [0, count), others outside become `count`."""
     positions = as_array("positions", positions)
     require(

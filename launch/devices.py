@@ -10,7 +10,7 @@ CUDA = {"cuda12", "cuda13"}  # their wheels exclude each other
 GOOGLE_PCI_VENDOR = "0x1ae0"
 
 
-def seen() -> set[str]:
+def find_kinds() -> set[str]:
     """Returns the kinds of accelerator device files that there are: cheap, asks no tool."""
     kinds = {"nvidia": "nvidia[0-9]*", "accel": "accel[0-9]*", "vfio": "vfio/[0-9]*"}
     return {kind for kind, files in kinds.items() if any(Path("/dev").glob(files))}
@@ -35,7 +35,7 @@ def _nvidia() -> set[str]:
         cards = []
     if not cards:
         # A container may show the device without the tool; CUDA 12 runs on newer drivers too.
-        return {"cuda12"} if "nvidia" in seen() else set()
+        return {"cuda12"} if "nvidia" in find_kinds() else set()
     driver = min(int(driver) for driver, _ in cards)
     capability = min(float(capability) for _, capability in cards)
     if driver >= 580 and capability >= 7.5:
@@ -55,4 +55,4 @@ def _tpu() -> set[str]:
     google = "TPU_ACCELERATOR_TYPE" in os.environ or any(
         vendor.read_text().strip() == GOOGLE_PCI_VENDOR for vendor in vendors
     )
-    return {"tpu"} if seen() & {"accel", "vfio"} and google else set()
+    return {"tpu"} if find_kinds() & {"accel", "vfio"} and google else set()

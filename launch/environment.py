@@ -72,7 +72,7 @@ def ensure(root: Path, extras: Collection[str], *, newest: bool = False) -> Path
 
     if not is_made():
         try:
-            with _locked(root) as lock:
+            with _lock(root) as lock:
                 if not holds(venv, plain, newest=newest):  # another launch may have made it
                     _make(venv, plain, lock, newest)
                 if not is_made():
@@ -93,7 +93,8 @@ def holds(venv: Path, extras: Collection[str], *, newest: bool = False) -> bool:
         and state["requirements"] == _requirements(venv.parent)
         and state["newest"] >= newest
         and set(extras) <= set(state["extras"])
-        and devices.seen() <= set(state["devices"])  # a home folder may move to a node with a GPU
+        and devices.find_kinds()
+        <= set(state["devices"])  # a home folder may move to a node with a GPU
     )
 
 
@@ -135,7 +136,7 @@ def _make(venv: Path, extras: set[str], lock: int, newest: bool) -> None:
             "python": os.path.realpath(_python(venv)),
             "requirements": _requirements(venv.parent),
             "newest": newest,
-            "devices": sorted(devices.seen()),
+            "devices": sorted(devices.find_kinds()),
         },
         lock=lock,
     )
@@ -281,7 +282,7 @@ def say(text: str) -> None:
 
 
 @contextlib.contextmanager
-def _locked(root: Path) -> Iterator[int]:
+def _lock(root: Path) -> Iterator[int]:
     """Within `with`, no other launch installs; gives the descriptor of the lock file."""
     with open(root / ".venv.lock", "w") as file:
         try:

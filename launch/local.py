@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> None:
     else:
         extras = set() if helps else _extras(name, flags, options.extra)
         python, parallel = _prepare(extras, options.newest), True
-        if not (devices.seen() or devices.extras()):
+        if not (devices.find_kinds() or devices.extras()):
             # Wheels for a device, or for its compiler, look for it and complain.
             os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
@@ -130,7 +130,7 @@ def _known_extras(names: list[str]) -> set[str]:
 def _extras(name: str, flags: list[str], named: list[str]) -> set[str]:
     """What a run needs; CUDA's libraries, on a machine without a GPU, only where they are named."""
     asked, needs = _known_extras(named), NEEDS.get(name, set())
-    chosen = devices.seen() or INDEXES & os.environ.keys() or sys.platform != "linux"
+    chosen = devices.find_kinds() or INDEXES & os.environ.keys() or sys.platform != "linux"
     if "compat" in needs - asked and not (chosen or environment.holds(ROOT / ".venv", needs)):
         sys.exit(
             f"launch/local: {name} needs torch, which comes from PyPI with 4.6 GB of CUDA's "

@@ -277,7 +277,7 @@ def test_integers_of_any_type_are_distances():
 EVERY = routes.AllPairs()
 
 
-def learned_rows(route=EVERY, **options):
+def learned(route=EVERY, **options):
     """Which rows of a table get a gradient, with more keys than `max_distance`."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(1, 40, 4)), jnp.float32)
     made = RelativePositionBias(num_buckets=8, max_distance=20)
@@ -296,23 +296,23 @@ def learned_rows(route=EVERY, **options):
 
 def test_the_mask_says_whether_keys_after_the_query_have_buckets():
     """Bucket 4 would be of the distance 0 of keys after the query; else all are learned."""
-    assert learned_rows() == [True] * 4 + [False] + [True] * 3
+    assert learned() == [True] * 4 + [False] + [True] * 3
     for mask in (masks.Causal(), masks.Window(30, 0) & masks.Padding(39)):
-        assert learned_rows(mask=mask) == [True] * 8
+        assert learned(mask=mask) == [True] * 8
 
 
 def test_the_route_says_it_as_well_and_an_array_cannot():
     """With either the forward has the same buckets as decoding, which is causal."""
-    assert learned_rows(routes.Window(30, 0)) == [True] * 8
-    assert learned_rows(routes.Window(30, 1))[4:6] == [False, True]
+    assert learned(routes.Window(30, 0)) == [True] * 8
+    assert learned(routes.Window(30, 1))[4:6] == [False, True]
     real = masks.from_padding(jnp.arange(40) < 39)
-    assert learned_rows(mask=real)[4:6] == [False, True]
+    assert learned(mask=real)[4:6] == [False, True]
     array = jnp.asarray(np.tri(40, dtype=bool))
-    assert learned_rows(mask=masks.Causal() & array) == [True] * 8
+    assert learned(mask=masks.Causal() & array) == [True] * 8
     rule = r"a boolean mask does not say; .*masks.Causal\(\) & array"
     for mask in (array, masks.Padding(39) & array):
         with pytest.raises(ValueError, match=rule):
-            learned_rows(mask=mask)
+            learned(mask=mask)
 
 
 def test_one_module_in_several_hosts_is_one_table():

@@ -310,7 +310,7 @@ def test_the_judge_sees_a_row_among_a_thousand(value):
     rng = np.random.default_rng(0)
     sizes = np.linspace(1, 0.03, 1024)[:, None, None]
     true = {"context": rng.normal(size=(1, 1024, 1, 64)) * sizes}
-    nearby = [judging.moved(true, judging.rounding("bfloat16"), seed) for seed in range(4)]
+    nearby = [judging.move(true, judging.rounding("bfloat16"), seed) for seed in range(4)]
     options = {"dtype": "bfloat16", "length": 1024}
     got = {"context": true["context"].astype(jnp.bfloat16)}
     assert max(judging.judge(got, true, nearby, **options).values()) < 1

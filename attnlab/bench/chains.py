@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from attnlab.bench.jaxprs import called, opened, parts_of_scan
+from attnlab.bench.jaxprs import find_called, open_jaxpr, parts_of_scan
 
 __all__ = ["longest_chain"]
 
@@ -29,13 +29,13 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
     """How long the chain of products before each output is, given that before each input."""
     known: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
 
-    def before(variable: Any) -> int:
+    def length_before(variable: Any) -> int:
         return 0 if hasattr(variable, "val") else known.get(variable, 0)
 
     for equation in jaxpr.eqns:
-        given = [before(x) for x in equation.invars]
+        given = [length_before(x) for x in equation.invars]
         outputs = [max(given, default=0)] * len(equation.outvars)
-        inner = called(equation)
+        inner = find_called(equation)
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):
             outputs = [x + 1 for x in outputs]
         elif equation.primitive.name == "scan":
@@ -43,16 +43,16 @@ def _depths(jaxpr: Any, inputs: Sequence[int]) -> list[int]:
         elif equation.primitive.name == "while":
             outputs = _of_while(equation.params, given)
         elif equation.primitive.name == "cond":
-            of_branches = [_depths(opened(x), given[1:]) for x in equation.params["branches"]]
+            of_branches = [_depths(open_jaxpr(x), given[1:]) for x in equation.params["branches"]]
             outputs = [max(x, given[0]) for x in map(max, zip(*of_branches, strict=True))]
         elif inner is not None:
-            outputs = _depths(opened(inner), given)
+            outputs = _depths(open_jaxpr(inner), given)
         known.update(zip(equation.outvars, outputs, strict=True))
-    return [before(x) for x in jaxpr.outvars]
+    return [length_before(x) for x in jaxpr.outvars]
 
 
 def _of_scan(equation: Any, given: Sequence[int]) -> list[int]:
-    body, (constants, carried) = opened(equation.params["jaxpr"]), parts_of_scan(equation)
+    body, (constants, carried) = open_jaxpr(equation.params["jaxpr"]), parts_of_scan(equation)
     fixed, start, xs = given[:constants], given[constants:][:carried], given[constants + carried :]
     outputs = [*start, *[0] * (len(body.outvars) - carried)]
     for _ in range(equation.params["length"]):
@@ -65,7 +65,7 @@ def _of_scan(equation: Any, given: Sequence[int]) -> list[int]:
 def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
     rest = given[parameters["cond_nconsts"] :]
     fixed, start = rest[: parameters["body_nconsts"]], rest[parameters["body_nconsts"] :]
-    body = functools.partial(_depths, opened(parameters["body_jaxpr"]))
+    body = functools.partial(_depths, open_jaxpr(parameters["body_jaxpr"]))
     second = body([*fixed, *body([*fixed, *start])])
     if body([*fixed, *second]) != second:
         raise NotImplementedError(
@@ -73,5 +73,5 @@ def _of_while(parameters: Any, given: Sequence[int]) -> list[int]:
             " implementation"
         )
     of_condition = given[: parameters["cond_nconsts"]]
-    (length,) = _depths(opened(parameters["cond_jaxpr"]), [*of_condition, *second])
+    (length,) = _depths(open_jaxpr(parameters["cond_jaxpr"]), [*of_condition, *second])
     return [max(x, length) for x in second]

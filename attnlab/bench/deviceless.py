@@ -62,7 +62,7 @@ def on_target(target: Target, compute: Callable[[], T]) -> tuple[T, str]:
         return compute(), _WITHOUT_CUDNN
 
 
-def compiled(
+def compile_for(
     lower: Callable[[], jax.stages.Lowered], target: Target, devices: Sequence[jax.Device]
 ) -> Program:
     """Compiles what `lower` makes, for devices of a target.
@@ -99,13 +99,13 @@ def analyze(case: Case) -> Result:
     target = targets.parse(case.target)
     devices = topology.devices(target)
     if case.program == ATTENTION:
-        program = compiled(
+        program = compile_for(
             lambda: programs.lower(case, mechanisms.build(case), devices), target, devices
         )
     else:
         from attnlab.bench import model_programs  # its training needs packages that others do not
 
-        program = compiled(lambda: model_programs.lower(case, devices), target, devices)
+        program = compile_for(lambda: model_programs.lower(case, devices), target, devices)
     lacks, need = program.lacks(target), program.need
     said = needs(*lacks) if lacks else ""
     known = Result(
@@ -131,7 +131,7 @@ def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, st
         return None, f"bytes over the network are not counted: {error}"
 
 
-def counted(result: Result) -> Result:
+def count_operations(result: Result) -> Result:
     """The row of `analyze` with the operations of one device, where the program fits."""
     case = result.case
     if case.target is None or result.status != "ok" or case.passes == DECODE:

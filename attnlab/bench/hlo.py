@@ -6,7 +6,7 @@ import dataclasses
 import math
 import re
 
-__all__ = ["ENTRY", "Computation", "Instruction", "attribute", "names", "parsed", "trips"]
+__all__ = ["Computation", "ENTRY", "Instruction", "attribute", "names", "parse_program", "trips"]
 
 ENTRY = "ENTRY"  # the computation that is the program
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) .*\{")
@@ -70,7 +70,7 @@ class Computation:
         return instruction
 
 
-def parsed(program: str) -> dict[str, Computation]:
+def parse_program(program: str) -> dict[str, Computation]:
     """The computations of a program by name; where the program begins is `ENTRY`."""
     computations: dict[str, Computation] = {}
     current = Computation("", {}, _NOTHING)

@@ -9,25 +9,25 @@ import jax.numpy as jnp
 
 from attnlab.devices import platforms
 
-__all__ = ["called", "fori_bounds", "opened", "parts_of_scan", "platform_taken"]
+__all__ = ["find_called", "fori_bounds", "open_jaxpr", "parts_of_scan", "platform_taken"]
 
 
-def opened(program: Any) -> Any:
+def open_jaxpr(program: Any) -> Any:
     """The program without its constants."""
     return program.jaxpr if hasattr(program, "jaxpr") else program
 
 
-def called(equation: Any) -> Any:
+def find_called(equation: Any) -> Any:
     """The program that an operation calls with its own inputs; not how it combines two numbers."""
     for x in equation.params.values():
-        if hasattr(opened(x), "eqns") and len(opened(x).invars) == len(equation.invars):
+        if hasattr(open_jaxpr(x), "eqns") and len(open_jaxpr(x).invars) == len(equation.invars):
             return None if equation.primitive.name.startswith(("scatter", "reduce")) else x
     return None
 
 
 def parts_of_scan(equation: Any) -> tuple[int, int]:
     """How many constants it has, and how many carried values: they have no axis of repetitions."""
-    body = opened(equation.params["jaxpr"])
+    body = open_jaxpr(equation.params["jaxpr"])
 
     def alike(outside: Sequence[Any], inside: Sequence[Any]) -> int:
         pairs = zip(outside, inside, strict=True)
@@ -43,7 +43,7 @@ def fori_bounds(parameters: Any) -> tuple[Any, Any] | None:
     Returns:
       Inputs of the condition, or literals; None = the loop is another.
     """
-    condition, body = opened(parameters["cond_jaxpr"]), opened(parameters["body_jaxpr"])
+    condition, body = open_jaxpr(parameters["cond_jaxpr"]), open_jaxpr(parameters["body_jaxpr"])
     if [x.primitive.name for x in condition.eqns] != ["lt"]:
         return None
     counter, end = condition.eqns[0].invars

@@ -83,12 +83,12 @@ def measure(
     """
     began = time.perf_counter()
 
-    def compiled(known: Result) -> None:
+    def restart_clock(known: Result) -> None:
         nonlocal began
         on_compiled(known)
         began = time.perf_counter()
 
-    ready = prepare(case, text, limit_seconds=limit_seconds, on_compiled=compiled, **limits)
+    ready = prepare(case, text, limit_seconds=limit_seconds, on_compiled=restart_clock, **limits)
     if isinstance(ready, Result):
         return ready
     if case.passes == ACCURACY:

@@ -67,7 +67,7 @@ def hides_scratch(program: str) -> bool:
     A step is a product or a reduction. A fusion of one step alone streams what is around it; one of
     two steps keeps what is between them: a dense softmax's weights, T x S.
     """
-    computations = hlo.parsed(program)
+    computations = hlo.parse_program(program)
     instructions = [x for one in computations.values() for x in one.instructions.values()]
     fusions = [x for x in instructions if x.opcode == "fusion" and "__ynn_fusion" in x.rest]
     return any(_hides_scratch(computations[name]) for x in fusions for name in x.calls)

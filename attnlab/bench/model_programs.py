@@ -110,7 +110,7 @@ def lower_step(
     )
     shardings = parallel.shardings(state)
     return parallel.compile(step, donate=True, out=(shardings, parallel.whole)).lower(
-        _placed(state, shardings), _placed(batch, jax.tree.map(lambda _: parallel.rows, batch))
+        _place(state, shardings), _place(batch, jax.tree.map(lambda _: parallel.rows, batch))
     )
 
 
@@ -211,7 +211,7 @@ def _batch(case: Case) -> Batch:
     return {"tokens": tokens}
 
 
-def _placed(tree: Any, shardings: Any) -> Any:
+def _place(tree: Any, shardings: Any) -> Any:
     return jax.tree.map(
         lambda x, where: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=where), tree, shardings
     )

@@ -66,7 +66,7 @@ def sent(program: str, *, devices: int, devices_per_host: int) -> Sent:
       NotImplementedError: a loop around a collective runs an unknown number of times, or a
         collective is of another form than those of the table.
     """
-    counter = _Counter(hlo.parsed(program), np.arange(devices) // devices_per_host)
+    counter = _Counter(hlo.parse_program(program), np.arange(devices) // devices_per_host)
     total = counter.of(hlo.ENTRY)
     if counter.chains != counter.begun:
         raise NotImplementedError("a chain of collectives never begins")

@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from attnlab.bench.case import Operations
-from attnlab.bench.jaxprs import called, fori_bounds, opened, parts_of_scan, platform_taken
+from attnlab.bench.jaxprs import find_called, fori_bounds, open_jaxpr, parts_of_scan, platform_taken
 from attnlab.bench.roofline import PRODUCTS
 
 __all__ = ["count"]
@@ -87,7 +87,7 @@ class _Walk:
 
     def add(self, program: Any, inputs: Values, tally: Counter[str]) -> Values:
         """Adds what a program computes to a tally, and returns its outputs."""
-        jaxpr = opened(program)
+        jaxpr = open_jaxpr(program)
         constants = [_constant(x) for x in getattr(program, "consts", ())]
         values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*constants, *inputs], strict=True))
 
@@ -109,7 +109,7 @@ class _Walk:
                 return self._add_cond(equation, given, tally)
             case "platform_index":
                 return [_constant(platform_taken(equation.params["platforms"]))]
-        inner = called(equation)
+        inner = find_called(equation)
         if inner is not None:
             return self.add(inner, given, tally)
         tally.update(dict(_operations_of(equation)))
@@ -153,7 +153,7 @@ class _Walk:
         bounds = fori_bounds(parameters)
         if bounds is None:
             return None
-        of_condition = dict(zip(opened(parameters["cond_jaxpr"]).invars, inputs, strict=True))
+        of_condition = dict(zip(open_jaxpr(parameters["cond_jaxpr"]).invars, inputs, strict=True))
         ends = [_constant(x.val) if hasattr(x, "val") else of_condition[x] for x in bounds]
         first, last = ends
         if first is None or last is None:
@@ -241,7 +241,7 @@ def _operations_of(equation: Any) -> Iterator[tuple[str, int]]:
         raise NotImplementedError(f"{name}: what it computes is not seen; count another way")
     size = math.prod(getattr(equation.outvars[0].aval, "shape", ())) if equation.outvars else 0
     if name == "dot_general":
-        yield PRODUCTS, 2 * size * _contracted(equation)
+        yield PRODUCTS, 2 * size * _count_contracted(equation)
     elif name == "conv_general_dilated":
         yield PRODUCTS, 2 * size * _inputs_of_one_output(equation)
     elif name in _TRANSCENDENTAL or _divides(equation):
@@ -255,7 +255,7 @@ def _divides(equation: Any) -> bool:
     return jnp.issubdtype(equation.outvars[0].aval.dtype, jnp.inexact)
 
 
-def _contracted(equation: Any) -> int:
+def _count_contracted(equation: Any) -> int:
     (axes, _), _ = equation.params["dimension_numbers"]
     return math.prod(equation.invars[0].aval.shape[axis] for axis in axes)
 

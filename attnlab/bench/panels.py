@@ -65,7 +65,7 @@ def draw(grid: Sequence[Sequence[Panel]], quantity: str, title: str) -> Figure |
         max(_TALL, 0.9 + _LINE * len({r.case.label for panel in row for r in panel.results}))
         for row in grid
     ]
-    first = trends.disturbed(results) if quantity == "time" else ""
+    first = trends.describe_busy(results) if quantity == "time" else ""
     letters = int(wide / 0.078)
     head = [*textwrap.wrap(first, letters), *textwrap.wrap(title, letters)]
     foot = textwrap.wrap(_foot(results, quantity), int(wide / 0.066))
@@ -106,14 +106,14 @@ def _lines(results: Sequence[Result], quantity: str) -> dict[str, trends.Line]:
     return trends.lines(results, results[0].case.passes, _value(quantity))
 
 
-def _known(result: Result, quantity: str) -> float | None:
+def _known_need(result: Result, quantity: str) -> float | None:
     """What a case without a result is known to need."""
     return trends.needs(result) if quantity == "memory" and result.status != "ok" else None
 
 
 def _reasons(results: Iterable[Result], quantity: str) -> list[str]:
     """Why cases have no height: the rows of the band."""
-    lost = (r for r in results if r.status != "ok" and not _known(r, quantity))
+    lost = (r for r in results if r.status != "ok" and not _known_need(r, quantity))
     return sorted({SHORT[r.status] for r in lost})
 
 
@@ -122,7 +122,7 @@ def _legend(axes: Any, row: Sequence[Panel], quantity: str) -> None:
     every = [r for panel in row for r in panel.results]
     ends = {r.case.label: 0.0 for r in every}
     for r in row[-1].results:
-        height = _value(quantity)(r) or _known(r, quantity) or 0.0
+        height = _value(quantity)(r) or _known_need(r, quantity) or 0.0
         ends[r.case.label] = max(ends[r.case.label], height)
     labels = sorted(ends, key=lambda label: -ends[label])
     handles = [Line2D([], [], **_style(label, every), label=label) for label in labels]
@@ -137,7 +137,7 @@ def _legend(axes: Any, row: Sequence[Panel], quantity: str) -> None:
 
 def _range(results: Sequence[Result], quantity: str) -> tuple[float, float]:
     """From below the points, where there is room for the guides, to above them."""
-    numbers = [y for r in results if (y := _value(quantity)(r) or _known(r, quantity))]
+    numbers = [y for r in results if (y := _value(quantity)(r) or _known_need(r, quantity))]
     if quantity == "time":
         numbers += [s for r in results if r.status == "ok" for s in r.seconds]
     elif results[0].case.target is not None:
@@ -262,7 +262,7 @@ def _curves(axes: Any, results: Sequence[Result], quantity: str) -> None:
                 *np.reshape(sorted(ends), (-1, 3)).T, color=style["color"], alpha=0.16,
                 linewidth=0, zorder=3,
             )  # fmt: skip
-        needs = {size_of(r, axis): y for r in mine if (y := _known(r, quantity))}
+        needs = {size_of(r, axis): y for r in mine if (y := _known_need(r, quantity))}
         dotted = dict([*list(line.items())[-1:], *sorted(needs.items())])
         axes.plot(*_points(dotted), color=style["color"], linewidth=1, linestyle=":", zorder=3)
         axes.plot(*_points(needs), **opened, zorder=5)
@@ -277,7 +277,7 @@ def _lost(axes: Any, results: Sequence[Result], quantity: str, reasons: Sequence
     axis, ticks = axis_of(results), axes.get_yticks()
     places: dict[tuple[int, int], list[str]] = {}
     for r in results:
-        if r.status != "ok" and not _known(r, quantity):
+        if r.status != "ok" and not _known_need(r, quantity):
             place = size_of(r, axis), reasons.index(SHORT[r.status])
             places.setdefault(place, []).append(r.case.label)
     for (n, row), labels in places.items():
@@ -296,7 +296,7 @@ def _foot(results: Sequence[Result], quantity: str) -> str:
         words.append("Points are medians; a band goes from the fastest to the slowest repeat.")
         if any(r.busy for r in results):
             words.append("Open: measured beside other work.")
-    if any(_known(r, quantity) for r in results):
+    if any(_known_need(r, quantity) for r in results):
         words.append("Open, dotted: what the compiled program needs; it did not run.")
     if reasons := _reasons(results, quantity):
         words.append(f"Above the scale, without a number: {', '.join(reasons)}.")

@@ -85,11 +85,11 @@ def arguments(
         whole = streams[mechanism.streams[0]].reshape(case.batch, case.length, case.width)
         whole = jax.device_put(whole.astype(case.dtype), devices[0])
         before = case.length - new_tokens(case)
-        _, variables = jax.jit(mechanism.apply)(_initialized(mechanism), whole[:, :before])
+        _, variables = jax.jit(mechanism.apply)(_initialize(mechanism), whole[:, :before])
         return variables, whole[:, before:][:, :1]
     rows = _shape(case, mechanism)
     batched = [streams[name].reshape(rows.shape).astype(rows.dtype) for name in mechanism.streams]
-    parameters = _initialized(mechanism)
+    parameters = _initialize(mechanism)
     if case.passes == "forward_backward":
         like = lowered.args_info[0][-1]
         width = like.shape[3:] if case.parallel == "pmap" else like.shape[2:]
@@ -161,5 +161,5 @@ def _shardings(case: Case, parameters: Any, devices: Sequence[jax.Device]) -> tu
 
 
 @functools.lru_cache(maxsize=1)  # the lengths of one mechanism share their parameters
-def _initialized(mechanism: Mechanism) -> Any:
+def _initialize(mechanism: Mechanism) -> Any:
     return jax.block_until_ready(jax.jit(mechanism.init)(jax.random.key(0)))

@@ -117,7 +117,7 @@ class Target:
 
 
 @functools.cache
-def known() -> dict[str, Device]:
+def known_devices() -> dict[str, Device]:
     """Every device that is described, by name."""
     text = resources.files("attnlab.bench").joinpath("targets.toml").read_text(encoding="utf-8")
     return {
@@ -135,7 +135,7 @@ def parse(text: str) -> Target:
     Raises:
       Invalid: there is no such device, or it has no such slice.
     """
-    devices = known()
+    devices = known_devices()
     if text in devices:
         return Target(devices[text])
     name, _, shape = text.partition(":") if ":" in text else text.rpartition("-")

@@ -53,7 +53,7 @@ def require_compiler(target: Target) -> None:
       Invalid: saying what to run.
     """
     what, modules, package = _COMPILERS[target.device.kind]
-    if not any(_installed(module) for module in modules):
+    if not any(_is_installed(module) for module in modules):
         raise Invalid(
             f"--target={target.name} needs {what}, which is not installed: run "
             f"`launch/local NAME --target={target.name} …`, which installs it, or "
@@ -71,7 +71,7 @@ def environment() -> dict[str, str]:
     return variables
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # of its parent

@@ -11,7 +11,7 @@ import numpy as np
 
 from attnlab.bench.case import Result, axis_of, size_of
 from attnlab.runs.intervals import half_width
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 
 Line = dict[int, float]  # length, number of layers or batch -> seconds or bytes
 _FEWEST = 4  # lengths of a fit whose error is worth a word
@@ -26,12 +26,12 @@ def seconds(result: Result) -> float | None:
     return result.median_seconds if result.status == "ok" else None
 
 
-def undisturbed(result: Result) -> float | None:
+def quiet_seconds(result: Result) -> float | None:
     """The median time of a row that ran without other work beside it."""
     return None if result.busy else seconds(result)
 
 
-def disturbed(results: Sequence[Result]) -> str:
+def describe_busy(results: Sequence[Result]) -> str:
     """What is said first of times that were measured beside other work; "" = none was."""
     loads = [r.load or 0.0 for r in results if r.busy]
     words = f"Busy machine: {len(loads)} of {len(results)} cases, open marks, ran beside other work"
@@ -151,7 +151,7 @@ def _logarithms(line: Line) -> tuple[np.ndarray, np.ndarray]:
     return x - x.mean(), y - y.mean()
 
 
-def predicted(
+def predict(
     line: Iterable[Result], length: int, value: Callable[[Result], float | None] = seconds
 ) -> float:
     """The value at `length` from the shorter lengths of a line.
@@ -267,7 +267,7 @@ def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
     """The largest length (or depth, or batch) that fits, one entry a mechanism."""
     axis = axis_of(results)
     of_pass = [result for result in results if result.case.passes == passes]
-    by_label = grouped(of_pass, lambda result: result.case.label)
+    by_label = group(of_pass, lambda result: result.case.label)
     return {label: _fit(rows, axis) for label, rows in by_label.items()}
 
 

@@ -20,7 +20,7 @@ from attnlab.bench.case import Case, Operations, Result
 from attnlab.bench.operations import count
 from attnlab.mechanisms.attentions import split_way
 
-__all__ = ["attention", "counted", "with_operations"]
+__all__ = ["attention", "count_case", "with_operations"]
 
 Traceable = Callable[[Case], tuple[Any, ...]]  # of a case: its function and shapes of arguments
 NEEDED = "what the mask leaves of exact attention, not its kernel"
@@ -35,35 +35,35 @@ def attention(case: Case) -> tuple[Any, ...]:
 def with_operations(result: Result, traceable: Traceable = attention) -> Result:
     """The row with the operations of its case; as it is where `count` cannot see all of them."""
     try:
-        operations, what = counted(result.case, traceable)
+        operations, what = count_case(result.case, traceable)
     except NotImplementedError:
         return result
     return dataclasses.replace(result, operations=operations, operations_of=what)
 
 
-def counted(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
+def count_case(case: Case, traceable: Traceable = attention) -> tuple[Operations, str]:
     """The operations of one device, and what they are of where it is not the program itself.
 
     Raises:
       NotImplementedError: a loop of unknown length, or a call whose operations are not seen.
     """
-    operations, what = _counted(case, traceable)
+    operations, what = _count_case(case, traceable)
     return operations.scaled(1 / case.devices), what
 
 
-def _counted(case: Case, traceable: Traceable) -> tuple[Operations, str]:
+def _count_case(case: Case, traceable: Traceable) -> tuple[Operations, str]:
     try:
         return count(*traceable(case)), ""
     except NotImplementedError:
         if len(layers := _uniform(case)) > 1:
-            parts = [(share, *_counted(one, traceable)) for one, share in layers.items()]
+            parts = [(share, *_count_case(one, traceable)) for one, share in layers.items()]
             whole = Operations(0.0, {})
             for share, operations, _ in parts:
                 whole = _sum(whole, operations.scaled(share))
             return whole, "; ".join(dict.fromkeys(what for *_, what in parts if what))
         if case.hashes:
-            return count(*traceable(_by(case, "sorted"))), WITHOUT_KERNEL
-        return _needed(case, traceable), NEEDED
+            return count(*traceable(_implemented_by(case, "sorted"))), WITHOUT_KERNEL
+        return _count_needed(case, traceable), NEEDED
 
 
 def _uniform(case: Case) -> dict[Case, float]:
@@ -78,9 +78,9 @@ def _uniform(case: Case) -> dict[Case, float]:
     return models
 
 
-def _needed(case: Case, traceable: Traceable) -> Operations:
+def _count_needed(case: Case, traceable: Traceable) -> Operations:
     n = case.length
-    dense = dataclasses.replace(_by(case, "dense"), causal=False)
+    dense = dataclasses.replace(_implemented_by(case, "dense"), causal=False)
     if case.attention.kind == "window":
         exact = dataclasses.replace(case.model, pattern="exact")
         dense = dataclasses.replace(dense, mechanism=str(exact))
@@ -103,7 +103,7 @@ def visible_pairs(case: Case) -> int:
     return n * n - outside
 
 
-def _by(case: Case, way: str) -> Case:
+def _implemented_by(case: Case, way: str) -> Case:
     return dataclasses.replace(case, implementation=way)
 
 

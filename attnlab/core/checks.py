@@ -43,7 +43,7 @@ def require(holds: bool, message: str) -> None:
         raise ValueError(message)
 
 
-def _shown(got: Any) -> str:
+def _show(got: Any) -> str:
     """An argument as an error shows it: short, and a class as one."""
     if isinstance(got, type):
         return f"the class {got.__name__}"
@@ -59,7 +59,7 @@ def require_choice(name: str, got: Any, choices: tuple[Any, ...]) -> None:
 def require_instance(name: str, got: Any, fits: bool, wanted: str, remedy: str = "") -> None:
     """Refuses a class where an instance is wanted, and what does not fit."""
     holds = fits and not isinstance(got, type)
-    require(holds, f"{name} must be {wanted}; got {_shown(got)}{remedy}")
+    require(holds, f"{name} must be {wanted}; got {_show(got)}{remedy}")
 
 
 def as_array(name: str, x: Any) -> jax.Array:
@@ -73,7 +73,7 @@ def as_array(name: str, x: Any) -> jax.Array:
     try:
         made = jnp.asarray(x)
     except (TypeError, ValueError, OverflowError):
-        raise ValueError(f"{name} must be {wanted}; got {_shown(x)}") from None
+        raise ValueError(f"{name} must be {wanted}; got {_show(x)}") from None
     if isinstance(x, np.ndarray) and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
         lost = x[x != x.astype(made.dtype)]
         rule = f"{name} must be integers that {made.dtype} holds"
@@ -103,7 +103,7 @@ def as_number(name: str, x: Any) -> float:
             return float(number)
     except (TypeError, ValueError, OverflowError):
         pass  # it is no number, or larger than any float
-    got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _shown(x)
+    got = f"shape {x.shape}" if isinstance(x, jax.Array | np.ndarray) else _show(x)
     raise ValueError(f"{name} must be one finite number; got {got}")
 
 
@@ -227,7 +227,7 @@ def require_key(name: str, key: Any) -> None:
     typed = is_array and jnp.issubdtype(key.dtype, jax.dtypes.prng_key) and key.ndim == 0
     size = jax.eval_shape(jax.random.PRNGKey, 0).shape
     raw = is_array and key.dtype == jnp.uint32 and key.shape == size
-    got = f"{key.dtype}{key.shape}" if is_array else _shown(key)
+    got = f"{key.dtype}{key.shape}" if is_array else _show(key)
     remedy = " (make it with jax.random.key(seed))"
     require(typed or raw, f"{name} must be one PRNG key; got {got}{remedy}")
 
@@ -259,14 +259,14 @@ def points_to(**places: str) -> Callable[[_Target], _Target]:
         function = target.__init__ if is_class else target
 
         @functools.wraps(function)
-        def checked(*args: Any, **options: Any) -> Any:
+        def check(*args: Any, **options: Any) -> Any:
             for name in places.keys() & options.keys():
                 raise TypeError(f"{target.__name__} has no keyword {name}; {places[name]}")
             return function(*args, **options)
 
         if not is_class:
-            return checked
-        target.__init__ = checked
+            return check
+        target.__init__ = check
         return target
 
     return decorate

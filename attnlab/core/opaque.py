@@ -19,10 +19,10 @@ def opaque(x: jax.Array) -> jax.Array:
 
     Cost: x is copied on a CPU, nothing elsewhere.
     """
-    return jax.lax.platform_dependent(x, cpu=_selected, default=lambda x: x)
+    return jax.lax.platform_dependent(x, cpu=_select, default=lambda x: x)
 
 
-def _selected(x: jax.Array) -> jax.Array:
+def _select(x: jax.Array) -> jax.Array:
     return jnp.where(jax.lax.optimization_barrier(True), x, 0)
 
 
@@ -32,10 +32,10 @@ def on_all_cores(i: jax.Array) -> jax.Array:
     XLA:CPU (jax 0.12.0.1) makes one kernel of a loop that has no product in it, and runs that on
     one core, also where arrays are large. A loop with a sort in it stays a loop of kernels.
     """
-    return jax.lax.platform_dependent(i, cpu=_sorted, default=lambda i: i)
+    return jax.lax.platform_dependent(i, cpu=_sort, default=lambda i: i)
 
 
-def _sorted(i: jax.Array) -> jax.Array:
+def _sort(i: jax.Array) -> jax.Array:
     return jax.lax.sort(jnp.stack([i, i]))[0]
 
 

@@ -144,7 +144,7 @@ def evaluation_batches(
         indices = order[start : start + batch_size]
         yield (
             np.array(indices),
-            padded(
+            pad_examples(
                 [examples[i] for i in indices],
                 pad_to=pad_to,
                 rows=batch_size,
@@ -164,7 +164,7 @@ def by_length(example: Example) -> tuple[int, ...]:
     return (max(lengths), *lengths)
 
 
-def padded(
+def pad_examples(
     examples: Sequence[Example],
     *,
     pad_to: int,
@@ -210,7 +210,7 @@ class FillBuckets:
     ) -> None:
         self.batch_size, self.pool_batches, self.seed = batch_size, pool_batches, seed
         self._padded = functools.partial(
-            padded, pad_to=pad_to, rows=batch_size, same_length=same_length, part=part
+            pad_examples, pad_to=pad_to, rows=batch_size, same_length=same_length, part=part
         )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:

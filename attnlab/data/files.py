@@ -44,7 +44,7 @@ def open_text(
     """
     files = tuple(map(Path, paths))
     kind, read = ("tsv", read_tsv) if len(files) == 1 else ("pairs", read_pairs)
-    return prepared(kind, files, functools.partial(read, *files), split, cache_dir)
+    return prepare_files(kind, files, functools.partial(read, *files), split, cache_dir)
 
 
 class LocalInfo(tfds.core.DatasetInfo):
@@ -88,7 +88,7 @@ class TextFiles(tfds.core.GeneratorBasedBuilder, skip_registration=True):  # typ
         yield from enumerate(self._read())
 
 
-def prepared(
+def prepare_files(
     kind: str,
     paths: tuple[Path, ...],
     read: Callable[[], Iterator[Row]],

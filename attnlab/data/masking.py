@@ -28,12 +28,19 @@ from attnlab.core.tokens import BOS, EOS, PAD
 from attnlab.data.parts import WHOLE, Part
 from attnlab.runs.errors import Invalid
 
-__all__ = ["MaskedPairs", "Masking", "fixed_batches", "joined", "masked_batches", "statistics"]
+__all__ = [
+    "MaskedPairs",
+    "Masking",
+    "fixed_batches",
+    "join_segments",
+    "masked_batches",
+    "statistics",
+]
 
 Row = dict[str, Any]
 
 
-def joined(a: np.ndarray, b: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+def join_segments(a: np.ndarray, b: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
     """[CLS] a [SEP] b [SEP], or [CLS] a [SEP], and the segment of each token, 0 or 1; int32."""
     parts = [np.array([BOS, *a, EOS], np.int32)]
     if b is not None:
@@ -156,7 +163,7 @@ class MaskedPairs:
         b = np.concatenate(lines[middle:stop])
         if not follows:
             b = self._of_another(document, len(b), rng)
-        tokens, types = joined(*cut(a, b, self.max_length - 3, rng))
+        tokens, types = join_segments(*cut(a, b, self.max_length - 3, rng))
         return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
 
     def _of_another(self, document: int, size: int, rng: np.random.Generator) -> np.ndarray:

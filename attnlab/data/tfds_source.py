@@ -167,11 +167,11 @@ class TFRecords:
         shard = int(np.searchsorted(self._ends, index, side="right"))
         start, stop = self._spans[shard][index - int(self._ends[shard])]
         if shard not in self._maps:
-            self._maps[shard] = mapped(self._paths[shard])
+            self._maps[shard] = map_file(self._paths[shard])
         return self._maps[shard][start:stop]
 
 
-def mapped(path: Path) -> mmap.mmap:
+def map_file(path: Path) -> mmap.mmap:
     with path.open("rb") as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -183,7 +183,7 @@ def record_spans(shard: Shard) -> np.ndarray:
     size = shard.path.stat().st_size
     borders, position = array.array("q"), 0
     if size:
-        with mapped(shard.path) as file:
+        with map_file(shard.path) as file:
             while position < size:
                 payload = position + HEADER
                 length = LENGTH.unpack_from(file, position)[0] if payload <= size else size

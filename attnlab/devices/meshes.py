@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeVar
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
-from attnlab.devices.split import Split, as_tuple, entered
+from attnlab.devices.split import Split, as_tuple, enter
 
 __all__ = ["as_examples", "like", "on_explicit_axes", "spec_of", "vary_like"]
 
@@ -73,7 +73,7 @@ def on_explicit_axes(
             def with_auto_axes(explicit):
                 now = [explicit.get(i, x) for i, x in enumerate(leaves)]
                 args, kwargs = jax.tree.unflatten(structure, now)
-                with entered(_split_of(arguments[of], mesh)):
+                with enter(_split_of(arguments[of], mesh)):
                     return function(*args, **kwargs)
 
             wanted = jax.tree.map(

@@ -37,7 +37,7 @@ __all__ = [
     "current",
     "divide_examples",
     "divide_positions",
-    "entered",
+    "enter",
     "gathered",
     "heads_are_too_few",
     "over",
@@ -146,7 +146,7 @@ def over(
             )
 
 
-def entered(split: Split | None) -> contextlib.AbstractContextManager[Any]:
+def enter(split: Split | None) -> contextlib.AbstractContextManager[Any]:
     """A context like `over`, of a split that is known: for what is traced later."""
     return _split(split)
 
@@ -260,16 +260,16 @@ def divide_positions(*arrays: jax.Array) -> Any:
     """
     split = current()
 
-    def divided(x: jax.Array) -> jax.Array:
+    def divide(x: jax.Array) -> jax.Array:
         length = x.shape[-3]
         if split is None or not split.length or length == 1:  # a decoder's step
             return x
         _require_even(split, f"a sequence of {length} positions", length, length=split.length)
         free = PartitionSpec.UNCONSTRAINED
         spec = PartitionSpec(*[free] * (x.ndim - 3), split.length, free, free)
-        return jax.lax.with_sharding_constraint(x, _placed(split, spec))
+        return jax.lax.with_sharding_constraint(x, _place(split, spec))
 
-    results = tuple(map(divided, arrays))
+    results = tuple(map(divide, arrays))
     return results[0] if len(results) == 1 else results
 
 
@@ -295,13 +295,13 @@ def divide_examples(tree: Any) -> Any:
     if split is None or not split.batch:
         return tree
 
-    def divided(x: jax.Array) -> jax.Array:
+    def divide(x: jax.Array) -> jax.Array:
         if x.shape[0] % split.size(split.batch):
             return x
         spec = PartitionSpec(split.batch, *[PartitionSpec.UNCONSTRAINED] * (x.ndim - 1))
-        return jax.lax.with_sharding_constraint(x, _placed(split, spec))
+        return jax.lax.with_sharding_constraint(x, _place(split, spec))
 
-    return jax.tree.map(divided, tree)
+    return jax.tree.map(divide, tree)
 
 
 def gathered(weights: jax.Array, hidden: int | None = None) -> jax.Array:
@@ -319,7 +319,7 @@ def gathered(weights: jax.Array, hidden: int | None = None) -> jax.Array:
     spec: list[Any] = [None] * weights.ndim
     if hidden is not None and weights.shape[hidden] % split.size(split.heads) == 0:
         spec[hidden] = split.heads or None
-    return jax.lax.with_sharding_constraint(weights, _placed(split, PartitionSpec(*spec)))
+    return jax.lax.with_sharding_constraint(weights, _place(split, PartitionSpec(*spec)))
 
 
 def copies_of_kv_heads(num_kv_heads: int, num_heads: int) -> int:
@@ -365,11 +365,11 @@ def _mesh_is_set() -> bool:
     return not jax.sharding.get_abstract_mesh().empty
 
 
-def _placed(split: Split, spec: PartitionSpec) -> Any:
+def _place(split: Split, spec: PartitionSpec) -> Any:
     return spec if _mesh_is_set() else NamedSharding(split.mesh, spec)
 
 
-def _lowered(ctx: Any, x: Any, *, name: str) -> list[Any]:
+def _lower(ctx: Any, x: Any, *, name: str) -> list[Any]:
     # As `pallas_call` for TPUs asks: only here the number of devices is known.
     context = ctx.module_context.axis_context
     devices = getattr(context, "num_devices", 1)
@@ -396,4 +396,4 @@ _require_one_device.def_impl(lambda x, name: x)
 _require_one_device.def_abstract_eval(lambda x, name: x)
 ad.deflinear(_require_one_device, lambda dx, name: [dx])
 batching.defvectorized(_require_one_device)
-mlir.register_lowering(_require_one_device, _lowered)
+mlir.register_lowering(_require_one_device, _lower)

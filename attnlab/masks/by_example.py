@@ -10,7 +10,7 @@ from jax.typing import ArrayLike
 
 from attnlab.core.checks import as_array, require_integers
 from attnlab.core.shapes import fit
-from attnlab.masks.int32 import as_position, shifted
+from attnlab.masks.int32 import as_position, shift
 from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 
 __all__ = ["Padding", "Segments"]
@@ -42,7 +42,7 @@ class Padding(OfPositions):
     def for_queries(self, offset, count):
         if self.q_lengths is None:
             return self
-        return Padding(self.kv_lengths, shifted(self.q_lengths, -offset))
+        return Padding(self.kv_lengths, shift(self.q_lengths, -offset))
 
     def key_range(self, q_positions, num_keys):
         del q_positions

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 
 from attnlab.core.checks import as_count, as_size
-from attnlab.masks.int32 import LARGEST, as_position, shifted
+from attnlab.masks.int32 import LARGEST, as_position, shift
 from attnlab.masks.mask import Band, OfPositions
 
 __all__ = ["Causal", "Chunks", "Window"]
@@ -23,7 +23,7 @@ class _Shifted(OfPositions):
         return as_position(self.q_offset)
 
     def for_queries(self: Any, offset, count):
-        return self.replace(q_offset=shifted(self.first_position, offset))
+        return self.replace(q_offset=shift(self.first_position, offset))
 
 
 class _Banded(_Shifted):
@@ -122,5 +122,5 @@ class Chunks(_Shifted):
 
     def _chunks(self, i, q_offset):
         """The first and the last chunk that queries see."""
-        own = shifted(q_offset, i) // self.size
-        return shifted(own, -self.look_back), own
+        own = shift(q_offset, i) // self.size
+        return shift(own, -self.look_back), own

@@ -24,7 +24,7 @@ def as_position(x: Any) -> Any:
     return jnp.asarray(x, jnp.int32)
 
 
-def shifted(x: Any, n: Any) -> Any:
+def shift(x: Any, n: Any) -> Any:
     """x + n, each of them `as_position`, and so is the sum."""
     x, n = as_position(x), as_position(n)
     if isinstance(x, int) and isinstance(n, int):

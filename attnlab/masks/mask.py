@@ -17,7 +17,7 @@ from jax.typing import ArrayLike
 
 from attnlab.core.axes import HeadLayout, lead_with_ones, merge_batch, pad_to_multiple, split_heads
 from attnlab.core.checks import as_array, require, require_instance, require_integers
-from attnlab.masks.int32 import LARGEST, as_position, shifted
+from attnlab.masks.int32 import LARGEST, as_position, shift
 
 
 class Band(NamedTuple):
@@ -35,8 +35,8 @@ class Band(NamedTuple):
     @property
     def edges(self) -> tuple[Any, Any]:
         """The least and the largest j − i, in int32; ∓`LARGEST` where a side is unbounded."""
-        lowest = -LARGEST if self.left is None else shifted(self.q_offset, -self.left)
-        highest = LARGEST if self.right is None else shifted(self.q_offset, self.right)
+        lowest = -LARGEST if self.left is None else shift(self.q_offset, -self.left)
+        highest = LARGEST if self.right is None else shift(self.q_offset, self.right)
         return lowest, highest
 
     def key_range(self, first: Any, last: Any, num_keys: int) -> tuple[Any, Any]:

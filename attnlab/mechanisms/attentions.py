@@ -152,7 +152,7 @@ class Kind:
     own: own.Own | None = None
 
 
-def _scored(make: Callable[..., Any]) -> Callable[[Attention, Surroundings], dict[str, Any]]:
+def _score_parts(make: Callable[..., Any]) -> Callable[[Attention, Surroundings], dict[str, Any]]:
     """All pairs, with a score that has parameters."""
 
     def parts(attention: Attention, around: Surroundings) -> dict[str, Any]:
@@ -175,7 +175,7 @@ def _alibi(attention: Attention, around: Surroundings) -> dict[str, Any]:
 
 
 def _location(attention: Attention, around: Surroundings) -> dict[str, Any]:
-    return _scored(lambda **given: LocationScore(around.length, **given))(attention, around)
+    return _score_parts(lambda **given: LocationScore(around.length, **given))(attention, around)
 
 
 def _window(attention: Attention, around: Surroundings) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def _lsh(attention: Attention, around: Surroundings) -> dict[str, Any]:
     return {"route": dataclasses.replace(around.lsh, num_hashes=rounds, implementation=way)}
 
 
-def _shared(attention: Attention, around: Surroundings) -> dict[str, Any]:
+def _shared_parts(attention: Attention, around: Surroundings) -> dict[str, Any]:
     route = dataclasses.replace(around.lsh, num_hashes=1, num_buckets=1, chunk_size=around.length)
     return {"route": route}
 
@@ -203,10 +203,10 @@ def _hard(attention: Attention, around: Surroundings) -> dict[str, Any]:
 KINDS: dict[str, Kind] = {
     "exact": Kind("scaled dot product, all pairs", _exact),
     "dot": Kind("dot product, all pairs", _dot),
-    "general": Kind("q·W·k, all pairs", _scored(GeneralScore)),
-    "cosine": Kind("cosine, all pairs", _scored(CosineScore)),
-    "additive": Kind("w·tanh(q + k), all pairs", _scored(AdditiveScore)),
-    "concat": Kind("w·tanh(W[q; k]), all pairs", _scored(ConcatScore)),
+    "general": Kind("q·W·k, all pairs", _score_parts(GeneralScore)),
+    "cosine": Kind("cosine, all pairs", _score_parts(CosineScore)),
+    "additive": Kind("w·tanh(q + k), all pairs", _score_parts(AdditiveScore)),
+    "concat": Kind("w·tanh(W[q; k]), all pairs", _score_parts(ConcatScore)),
     "location": Kind(
         "(W q)_j, all pairs",
         _location,
@@ -230,7 +230,7 @@ KINDS: dict[str, Kind] = {
     ),
     "shared": Kind(
         "all pairs, with queries that are the keys, as LSH has them",
-        _shared,
+        _shared_parts,
         implementations=(),
         note="`shared` has one projection for queries and keys: a quarter less to project.",
     ),
@@ -410,7 +410,7 @@ def require_attention(
         layers = parse(name, in_models() if kinds is None else kinds)
     except Invalid as error:
         message = f"{flag}: {error}"
-        if num_layers > 1 and not own.mentioned(name):
+        if num_layers > 1 and not own.mentions_own(name):
             message += "; layers repeat several, with + between them"
         raise Invalid(message) from None
     if len(layers) > num_layers:
@@ -431,7 +431,7 @@ def require_model(flag: str, name: str, num_layers: int) -> None:
         require_attention(flag, model.pattern, num_layers)
     except Invalid as error:
         more = f"; before it chunked-, reversible- or both; reformer is {REFORMER}"
-        raise Invalid(f"{error}{more * (not own.mentioned(name))}") from None
+        raise Invalid(f"{error}{more * (not own.mentions_own(name))}") from None
     if len({a.number for a in model.attentions if a.kind == "lsh"}) > 1:
         raise Invalid(f"{flag}: the layers of {name!r} hash in as many rounds; give one number")
 

@@ -54,7 +54,7 @@ __all__ = [
     "digests",
     "is_own",
     "load",
-    "mentioned",
+    "mentions_own",
     "require_unchanged",
     "split_outside_brackets",
 ]
@@ -185,10 +185,10 @@ def is_own(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def mentioned(text: str) -> bool:
+def mentions_own(text: str) -> bool:
     """Whether a text has the name of a user's mechanism in it.
 
-    >>> mentioned("reversible-window-4+flax.linen:relu"), mentioned("heads=1.5, exact:dense")
+    >>> mentions_own("reversible-window-4+flax.linen:relu"), mentions_own("heads=1.5, exact:dense")
     (True, False)
     """
     return _NAME.search(text) is not None
@@ -213,7 +213,7 @@ def load(name: str) -> Own:
     found = getattr(module, what, None)
     if found is None:
         called = f"called {what}" if what else f"named; give {match['place']}:NAME"
-        raise Invalid(f"{name}: nothing there is {called}; there are: {_listed(module)}")
+        raise Invalid(f"{name}: nothing there is {called}; there are: {_list_names(module)}")
     args, keywords = _literals(name, what + brackets + arguments) if brackets else ([], {})
     try:
         own = as_own(found, *args, **keywords)
@@ -396,7 +396,7 @@ def _require_neighbors(folder: Path) -> None:
             raise Invalid(f"{mine} cannot be imported beside {theirs}, of one name; rename one")
 
 
-def _listed(module: ModuleType) -> str:
+def _list_names(module: ModuleType) -> str:
     """The public names of what a file defines, for an error."""
     names = [
         name

@@ -59,14 +59,14 @@ def in_chunks(
             return None, function(params, chunk, rest, index)
 
         _, y = lax.scan(of_chunk, None, _cut(size, x))
-        return _joined(y, x.shape)
+        return _join(y, x.shape)
 
     def undo(params: Any, x: jax.Array, rest: Any, cotangent: jax.Array) -> Undone:
         def undo_chunk(params, index, chunk, d_value):
-            def of(params, chunk):
+            def call_chunk(params, chunk):
                 return function(params, chunk, rest, index)
 
-            value, pull = jax.vjp(of, params, chunk)
+            value, pull = jax.vjp(call_chunk, params, chunk)
             return Undone(value, *pull(d_value))
 
         if size is None or x.shape[-2] <= size:
@@ -80,7 +80,7 @@ def in_chunks(
         start = vary_like(jax.tree.map(jnp.zeros_like, params), cotangent)
         d_params, (values, d_xs) = lax.scan(of_chunk, start, _cut(size, x, cotangent))
         (d_params,) = to_params(d_params)
-        return Undone(_joined(values, x.shape), d_params, _joined(d_xs, x.shape))
+        return Undone(_join(values, x.shape), d_params, _join(d_xs, x.shape))
 
     return forward, undo
 
@@ -97,7 +97,7 @@ def _cut(size: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     return jnp.arange(number), *map(chunks, arrays)
 
 
-def _joined(chunks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
+def _join(chunks: jax.Array, shape: tuple[int, ...]) -> jax.Array:
     """The inverse of `_cut`, to an array of the shape."""
     *batch, length, width = shape
     number, size = chunks.shape[0], chunks.shape[-2]

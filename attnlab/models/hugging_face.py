@@ -50,7 +50,7 @@ def changed_config(theirs: TransformerConfig, changed: Mapping[str, Any]) -> Tra
 _OLD = re.compile(r"(?<=LayerNorm\.)(gamma|beta)$")  # in files made from TensorFlow's
 
 
-def _renamed(old: re.Match[str]) -> str:
+def _rename(old: re.Match[str]) -> str:
     return {"gamma": "weight", "beta": "bias"}[old[0]]
 
 
@@ -66,7 +66,7 @@ class Weights:
 
     def __init__(self, weights: Mapping[str, Any], prefix: str, dtype: Any):
         self._given = {
-            _OLD.sub(_renamed, name.removeprefix(prefix)): np.asarray(x)
+            _OLD.sub(_rename, name.removeprefix(prefix)): np.asarray(x)
             for name, x in weights.items()
         }
         self._dtype = dtype

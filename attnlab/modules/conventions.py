@@ -23,7 +23,7 @@ __all__ = [
     "dropout_options",
     "lecun_normal",
     "lecun_normal_per_head",
-    "partitioned",
+    "name_axes",
 ]
 
 Initializer = Callable[..., Any]
@@ -69,7 +69,7 @@ class AttentionModule(nn.Module, kw_only=True):
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             precision=self.precision,
-            kernel_init=partitioned(self, self.kernel_init, *axes),
+            kernel_init=name_axes(self, self.kernel_init, *axes),
             name=name,
         )
 
@@ -125,6 +125,6 @@ def dropout_options(module, deterministic: bool | None) -> dict[str, Any]:
     return {"dropout_rate": rate, "dropout_key": module.make_rng("dropout")}
 
 
-def partitioned(module, init: Initializer, *names: str | None) -> Initializer:
+def name_axes(module, init: Initializer, *names: str | None) -> Initializer:
     """`init`, with the axes of the parameter named where the module asks for it."""
     return nn.with_logical_partitioning(init, names) if module.logical_axes else init

@@ -28,10 +28,10 @@ from attnlab.modules.conventions import (
     CallOptions,
     as_query_key_value,
     dropout_options,
-    partitioned,
+    name_axes,
 )
 from attnlab.modules.hash_stats import hash_options
-from attnlab.modules.sampling import sampled
+from attnlab.modules.sampling import sample_route
 from attnlab.ops.routes import AllPairs, Route, StatefulRoute
 from attnlab.scores import Dot, Score
 
@@ -182,7 +182,7 @@ class MultiHeadAttention(AttentionModule):
         if self.position_bias is not None:
             bias = self._bias_of_positions(bias, mask, q, k, decode=decode, cross=cross)
         route = self.make_route(q, k)
-        attend, sampling = sampled(self, route, deterministic, decode=decode)
+        attend, sampling = sample_route(self, route, deterministic, decode=decode)
         if decode and isinstance(route, StatefulRoute):
             attend = functools.partial(decode_with_state, self, route)
         elif decode:
@@ -199,7 +199,7 @@ class MultiHeadAttention(AttentionModule):
         out = nn.DenseGeneral(
             self.out_features or query.shape[-1],
             axis=(-2, -1),
-            kernel_init=partitioned(self, self.kernel_init, "heads", "head_dim", "embed"),
+            kernel_init=name_axes(self, self.kernel_init, "heads", "head_dim", "embed"),
             name="out",
             **self._dense_options(),
         )(context)
@@ -317,7 +317,7 @@ class MultiHeadAttention(AttentionModule):
         """x projected to heads [*B, L, num_heads, width]."""
         return nn.DenseGeneral(
             (num_heads, width),
-            kernel_init=partitioned(self, self.kernel_init, "embed", "heads", "head_dim"),
+            kernel_init=name_axes(self, self.kernel_init, "embed", "heads", "head_dim"),
             name=name,
             **self._dense_options(),
         )(x)

@@ -12,10 +12,10 @@ import jax
 from attnlab.core.checks import require
 from attnlab.ops.routes import Route, SamplingRoute
 
-__all__ = ["sampled"]
+__all__ = ["sample_route"]
 
 
-def sampled(
+def sample_route(
     module: Any, route: Route, deterministic: bool | None, *, decode: bool = False
 ) -> tuple[Callable[..., jax.Array], dict[str, Any]]:
     """The route as the module calls it, and the keyword that says what to sample with.

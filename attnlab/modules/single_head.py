@@ -42,9 +42,9 @@ from attnlab.modules.conventions import (
     CallOptions,
     as_query_key_value,
     dropout_options,
-    partitioned,
+    name_axes,
 )
-from attnlab.modules.sampling import sampled
+from attnlab.modules.sampling import sample_route
 from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
 from attnlab.ops.attention import Implementation
 from attnlab.ops.routes import AllPairs, Exact, Route
@@ -128,7 +128,7 @@ class SingleHead(AttentionModule, kw_only=True):
         k = key[..., None, :]
         v = value[..., None, :]
         score = score_module(q, k)
-        attend, sampling = sampled(self, route, deterministic)
+        attend, sampling = sample_route(self, route, deterministic)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         dropout = dropout_options(self, deterministic)
         context = attend(score, q, k, v, **options, **dropout)[..., 0, :]
@@ -238,7 +238,7 @@ class ConcatAttention(SingleHead):
 
     @nn.nowrap
     def _meet(self, query, key):
-        kernel_init = partitioned(self, self.kernel_init, None, "embed", "hidden")
+        kernel_init = name_axes(self, self.kernel_init, None, "embed", "hidden")
         score = ConcatScore(self.features, kernel_init, self.param_dtype, name="score")
         return score, query, key
 
@@ -258,6 +258,6 @@ class LocationAttention(SingleHead):
 
     @nn.nowrap
     def _meet(self, query, key):
-        kernel_init = partitioned(self, self.kernel_init, None, "embed", None)
+        kernel_init = name_axes(self, self.kernel_init, None, "embed", None)
         score = LocationScore(self.max_length, kernel_init, self.param_dtype, name="score")
         return score, query, key

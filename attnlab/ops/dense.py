@@ -14,7 +14,7 @@ from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared
 
-__all__ = ["attend", "context", "normalized", "weights"]
+__all__ = ["attend", "context", "normalize", "weights"]
 
 
 # Compiled here, so that a call outside any `jit` compiles once and not each time.
@@ -24,10 +24,10 @@ def weights(x: Prepared, *, precision=None) -> jax.Array:
 
     A query that sees no key has weights of zero.
     """
-    return normalized(x.score.logits(x.q, x.k, precision=precision), x.bias, x.mask)
+    return normalize(x.score.logits(x.q, x.k, precision=precision), x.bias, x.mask)
 
 
-def normalized(logits: jax.Array, bias: Bias | None, mask: Mask | None) -> jax.Array:
+def normalize(logits: jax.Array, bias: Bias | None, mask: Mask | None) -> jax.Array:
     """`weights` of logits [B, K, G, T, S], and of the bias and the mask in their layout."""
     if bias is not None:
         logits += bias.as_array(*logits.shape[-2:])

@@ -37,7 +37,7 @@ def attend(call: Call) -> jax.Array:
     # Of the queries, the mask and the bias; what it makes of keys and values is not computed.
     x = prepare(call.score, call.q, call.k, call.v, call.mask, call.bias, call.precision)
     query = OneQuery.of(x, call.precision)
-    weights = dense.normalized(query.logits(side_by_side(call.k)), x.bias, x.mask)
+    weights = dense.normalize(query.logits(side_by_side(call.k)), x.bias, x.mask)
     context = query.own(query.mean(weights.astype(call.v.dtype), side_by_side(call.v)))
     return merge_output(context.astype(call.v.dtype), call.q.shape[:-3])
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["Cluster", "chosen", "metadata", "seen"]
+__all__ = ["Cluster", "find_chosen", "find_cluster", "metadata"]
 
 DISTRIBUTED = ("auto", "off", "explicit")
 PORT = 8476  # of the first process's service, where nothing else says one
@@ -62,7 +62,7 @@ class Cluster:
             raise Invalid(f"{self.name}: {self.coordinator!r} is no address; give HOST:PORT")
 
 
-def chosen(
+def find_chosen(
     distributed: str,
     coordinator: str | None = None,
     num_processes: int | None = None,
@@ -82,7 +82,7 @@ def chosen(
     given = {"coordinator": coordinator, "num_processes": num_processes, "process_id": process_id}
     got = " ".join(f"--{name}={x}" for name, x in given.items() if x is not None)
     if distributed != "explicit" and not got:
-        return seen(os.environ) if distributed == "auto" else None
+        return find_cluster(os.environ) if distributed == "auto" else None
     if (
         distributed != "explicit"
         or coordinator is None
@@ -121,7 +121,7 @@ def _has_tpu() -> bool:
     return bool(devices) and importlib.util.find_spec("libtpu") is not None
 
 
-def seen(
+def find_cluster(
     variables: Mapping[str, str], ask: Callable[[str], str | None] = metadata
 ) -> Cluster | None:
     """The cluster that this process is one of several of; None where there is no other.

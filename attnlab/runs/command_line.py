@@ -22,7 +22,7 @@ from absl import flags
 
 from attnlab.runs import clusters, processes
 from attnlab.runs.errors import Invalid, Stopped, of_system
-from attnlab.runs.flags import Flags, command_word, flag_of, kind_of, written
+from attnlab.runs.flags import Flags, command_word, flag_of, format_value, kind_of
 from attnlab.runs.folder import Folder, is_begun
 from attnlab.runs.interrupts import interruptible, signal_of
 
@@ -99,7 +99,7 @@ def _run(
         if not _parse(defined, argv, doc):
             return 0
         asked: dict[str, Any] = {flag: defined[flag].value for flag in PROCESS_FLAGS}
-        cluster = clusters.chosen(**asked)
+        cluster = clusters.find_chosen(**asked)
         if defined.check == "words":
             return 0
         chosen, folder = _choose(name, defined, settings, free)
@@ -117,7 +117,7 @@ def _run(
             try:
                 return _begin(experiment, chosen, folder)
             finally:
-                processes.computed()
+                processes.stop_waiting()
     except (flags.Error, Invalid) as error:
         # Before they are joined, all processes of a cluster find the same.
         alike = cluster is not None and cluster.index > 0 and defined.distributed == "auto"
@@ -139,7 +139,7 @@ def _run(
 
 def _begin(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) -> int:
     """Runs the experiment, where all processes were told the same."""
-    of_each = processes.gathered([chosen.as_json(), folder.resumes, str(folder.wanted)])
+    of_each = processes.gather([chosen.as_json(), folder.resumes, str(folder.wanted)])
     other = next((i for i, process in enumerate(of_each) if process != of_each[0]), None)
     if other is not None:
         raise Invalid(
@@ -147,7 +147,7 @@ def _begin(experiment: Callable[[S, Folder], int], chosen: S, folder: Folder) ->
             "folder; give all the same command, and a folder that they share"
         )
     if folder.exists:
-        processes.agreed(folder.claim)
+        processes.agree(folder.claim)
     return experiment(chosen, folder)
 
 
@@ -262,7 +262,7 @@ def _define_all(settings: type[Flags], *, keeps: bool) -> flags.FlagValues:
     for field in dataclasses.fields(settings):
         default, text = field.default, flag_of(field).help
         if isinstance(default, tuple):
-            listed = [written(item) for item in default]
+            listed = [format_value(item) for item in default]
             several = flags.DEFINE_multi_string if flag_of(field).repeated else flags.DEFINE_list
             several(field.name, listed, text, flag_values=values)
             values[field.name].help = text  # absl adds how a flag is repeated
@@ -393,13 +393,14 @@ def _resume(folder: Folder, named: dict[str, Any], settings: type[S], free: Coll
         if value != getattr(kept, flag):
             raise Invalid(
                 f"{folder.path}: this job has --{flag}={value}, and the run "
-                f"{written(getattr(kept, flag))}; submit the job array that began it"
+                f"{format_value(getattr(kept, flag))}; submit the job array that began it"
             )
     for flag, value in named.items():
         if flag not in free and value != getattr(kept, flag):
             raise Invalid(
-                f"--{flag}={written(value)} differs from {written(getattr(kept, flag))} in "
-                f"{folder.path}; a resumed run keeps its flags: leave it out, or start a new run"
+                f"--{flag}={format_value(value)} differs from "
+                f"{format_value(getattr(kept, flag))} in {folder.path}; a resumed run "
+                "keeps its flags: leave it out, or start a new run"
             )
     changed = {name: value for name, value in named.items() if name in free}
     kept = dataclasses.replace(kept, **changed)

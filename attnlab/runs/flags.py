@@ -19,13 +19,13 @@ __all__ = [
     "DTYPES",
     "Flag",
     "Flags",
+    "build",
+    "command_word",
     "flag",
     "flag_of",
+    "format_value",
     "kind_of",
     "seed_flag",
-    "structured",
-    "command_word",
-    "written",
 ]
 
 DTYPES = ("float32", "bfloat16", "float16")
@@ -113,7 +113,7 @@ class Flags:
             _check(field, value)
             once = self.once and not (about.is_path or about.repeated or about.twice)
             if once and isinstance(value, tuple) and len(set(value)) < len(value):
-                raise Invalid(f"--{field.name}={written(value)}: give each once")
+                raise Invalid(f"--{field.name}={format_value(value)}: give each once")
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -227,7 +227,7 @@ class Flags:
             if isinstance(field.default, tuple) != isinstance(value, list | tuple):
                 raise Invalid(f"settings that cannot be read: {field.name}; start a new run")
         try:
-            return structured(cls, values)
+            return build(cls, values)
         except TypeError as error:
             raise Invalid(f"settings that cannot be read: {error}; start a new run") from None
 
@@ -243,7 +243,7 @@ def _element(hint: Any) -> type:
     return _element(inner[0]) if inner else hint
 
 
-def structured(kind: Any, value: Any) -> Any:
+def build(kind: Any, value: Any) -> Any:
     """A value of a type from what JSON made of it: dataclasses from objects, tuples from lists.
 
     Names that a dataclass does not have are passed over: a row on disk also has derived numbers.
@@ -255,26 +255,26 @@ def structured(kind: Any, value: Any) -> Any:
         hints = typing.get_type_hints(kind)
         names = [field.name for field in dataclasses.fields(kind) if field.name in value.keys()]
         make: Any = kind
-        return make(**{name: structured(hints[name], value[name]) for name in names})
+        return make(**{name: build(hints[name], value[name]) for name in names})
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
         if value is None:
             return None
-        return structured(next(a for a in arguments if a is not types.NoneType), value)
+        return build(next(a for a in arguments if a is not types.NoneType), value)
     if origin is tuple:
-        return tuple(structured(arguments[0], item) for item in value)
+        return tuple(build(arguments[0], item) for item in value)
     return value
 
 
-def written(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as it is typed behind `--NAME=`.
 
-    >>> written((1.0, 0.5)), written(None), written("a"), written(0.12345678), written(("a,b", "c"))
-    ('1,0.5', '', 'a', '0.12345678', '"a,b",c')
+    >>> [format_value(x) for x in ((1.0, 0.5), None, "a", 0.12345678, ("a,b", "c"))]
+    ['1,0.5', '', 'a', '0.12345678', '"a,b",c']
     """
     if isinstance(value, (list, tuple)):
         line = io.StringIO()
-        csv.writer(line, lineterminator="").writerow(map(written, value))
+        csv.writer(line, lineterminator="").writerow(map(format_value, value))
         return line.getvalue()
     if value is None:
         return ""
@@ -291,7 +291,7 @@ def command_word(name: str, value: Any) -> str:
     """
     if isinstance(value, bool):
         return f"--{name}" if value else f"--no{name}"
-    return f"--{name}={written(value)}"
+    return f"--{name}={format_value(value)}"
 
 
 def _is_given(value: Any) -> bool:
@@ -306,7 +306,7 @@ def _first_of(names: Collection[str]) -> str:
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:
-    about, given = flag_of(field), f"--{field.name}={written(value)}"
+    about, given = flag_of(field), f"--{field.name}={format_value(value)}"
     for item in value if isinstance(value, tuple) else (value,):
         if item is None:
             continue
@@ -316,7 +316,7 @@ def _check(field: dataclasses.Field[Any], value: Any) -> None:
             raise Invalid(f"{given}: give a finite number")
         outside = _find_bound(about, item)
         if outside is not None:
-            which = f": {written(item)}" if isinstance(value, tuple) else ""
+            which = f": {format_value(item)}" if isinstance(value, tuple) else ""
             raise Invalid(f"{given}{which} is too {outside}")
 
 

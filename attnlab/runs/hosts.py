@@ -47,7 +47,7 @@ def on_every_host(experiment: Callable[[S, Folder], int], settings: S, folder: F
         status = experiment(settings, own)
     if status > 128:
         processes.tell("a signal; what is done is kept", status)
-    statuses = processes.gathered((platform.node(), status))
+    statuses = processes.gather((platform.node(), status))
     table = markdown_table(
         ["process", "host", "verdict"],
         [

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Terminated", "interruptible", "signal_of", "uninterrupted"]
+__all__ = ["Terminated", "defer_interrupts", "interruptible", "signal_of"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LATER = 0.05  # seconds, longer than a callback takes
@@ -52,7 +52,7 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def uninterrupted() -> Iterator[None]:
+def defer_interrupts() -> Iterator[None]:
     """Lets an impatient second Ctrl-C wait for the few seconds that a report takes."""
     with _handled_by(signal.SIG_IGN):
         yield

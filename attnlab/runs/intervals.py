@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["FEWEST", "difference", "half_width", "side", "undecided"]
+__all__ = ["FEWEST", "describe_undecided", "difference", "half_width", "side"]
 
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
 _MOST = 1000  # seeds that anyone would train
@@ -66,12 +66,12 @@ def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | N
     return int(math.copysign(1, gap)) if abs(gap) > width else None
 
 
-def undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> str:
+def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> str:
     """What is said where there is no side: how many seeds would decide it if they vary as these.
 
-    >>> undecided(0, [-1.0, 1.0, 3.0]), undecided(0, [1.0])
+    >>> describe_undecided(0, [-1.0, 1.0, 3.0]), describe_undecided(0, [1.0])
     ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
-    >>> undecided(0, [1.0, 2.0, math.inf])
+    >>> describe_undecided(0, [1.0, 2.0, math.inf])
     'undecided: a score is not finite'
     """
     if min(map(len, samples)) < 2:

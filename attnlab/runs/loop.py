@@ -14,7 +14,7 @@ from attnlab.runs import figure_files, processes, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid, Lost, Stopped, of_system, one_line
 from attnlab.runs.folder import REPORT, Folder, is_begun
-from attnlab.runs.interrupts import interruptible, signal_of, uninterrupted
+from attnlab.runs.interrupts import defer_interrupts, interruptible, signal_of
 from attnlab.runs.rows import Rows
 
 __all__ = ["Job", "Report", "begun", "run", "write"]
@@ -100,9 +100,9 @@ def run(
     path = begun(folder)
 
     def to_do() -> list[Item]:
-        return [item for item in items if not _finished(job, item, rows)]
+        return [item for item in items if not _is_finished(job, item, rows)]
 
-    missing = _agreed(items, to_do)
+    missing = _agree(items, to_do)
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
     say(f"results: {path}")
     ending, left, lost = _Ending(), 0, 0
@@ -111,13 +111,13 @@ def run(
             try:
                 with ending:
                     _measure(job, missing, folder, rows)
-                    _measure(job, _agreed(items, job.again), folder, rows)
-                    left = processes.agreed(lambda: len(to_do()))
+                    _measure(job, _agree(items, job.again), folder, rows)
+                    left = processes.agree(lambda: len(to_do()))
                     lost = sum(any(key in rows.lost for key in job.keys(x)) for x in items)
             finally:  # also after a mistake of ours, which is raised again
                 with ending:
-                    processes.computed()
-                with uninterrupted(), ending:
+                    processes.stop_waiting()
+                with defer_interrupts(), ending:
                     if rows.kept and processes.is_first():
                         report = job.report()
                         write(report, folder)
@@ -142,7 +142,7 @@ def begun(folder: Folder) -> Path:
     Raises:
       Invalid: the folder cannot be made, or another process does not see it.
     """
-    path = Path(processes.agreed(lambda: str(folder.begin())))
+    path = Path(processes.agree(lambda: str(folder.begin())))
     if not folder.exists:
         folder.join(path)
     if not is_begun(folder.path):
@@ -182,14 +182,14 @@ class _Ending(contextlib.AbstractContextManager[None]):
         return True
 
 
-def _agreed(items: Sequence[Item], chosen: Callable[[], Sequence[Item]]) -> list[Item]:
+def _agree(items: Sequence[Item], chosen: Callable[[], Sequence[Item]]) -> list[Item]:
     """The items that the first process chooses."""
     if processes.count() == 1:
         return list(chosen())
-    return [items[i] for i in processes.agreed(lambda: [items.index(item) for item in chosen()])]
+    return [items[i] for i in processes.agree(lambda: [items.index(item) for item in chosen()])]
 
 
-def _finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
+def _is_finished(job: Job[Item, Row], item: Item, rows: Rows[Any, Row]) -> bool:
     known = [rows.kept.get(key) for key in job.keys(item)]
     return all(entry is not None and job.done(entry.row) for entry in known)
 

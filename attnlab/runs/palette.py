@@ -148,7 +148,7 @@ def of_lines(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     >>> of_lines(["luong, heads=1", "luong, heads=2"])["luong, heads=2"] == SERIES[1]
     True
     """
-    looks = {name: look for name in names if (look := _known(name))}
+    looks = {name: look for name in names if (look := _known_style(name))}
     free = [look for look in MECHANISMS.values() if look not in looks.values()]
     looks |= zip((x for x in names if x not in looks and _OWN.search(x)), free, strict=False)
     if len(set(looks.values())) == len(names):
@@ -160,7 +160,7 @@ def of_lines(names: Sequence[str]) -> dict[str, tuple[str, str]]:
     }
 
 
-def _known(name: str) -> tuple[str, str] | None:
+def _known_style(name: str) -> tuple[str, str] | None:
     for part in name.split(", "):
         form = _form(part)
         if look := MODELS.get(part, (MECHANISMS | REVERSIBLE).get(form)):

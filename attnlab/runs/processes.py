@@ -31,20 +31,20 @@ from attnlab.runs.errors import Invalid, Stopped
 __all__ = [
     "Ended",
     "Said",
-    "agreed",
+    "agree",
     "alone",
     "barrier",
-    "computed",
     "count",
     "ended_by",
     "first_before_others",
-    "gathered",
+    "gather",
     "index",
     "is_first",
     "is_of_devices",
     "join",
     "leave",
     "prints",
+    "stop_waiting",
     "tell",
 ]
 
@@ -162,7 +162,7 @@ def join(cluster: Cluster) -> None:
     _run.watch.start()
 
 
-def agreed(make: Callable[[], T]) -> T:
+def agree(make: Callable[[], T]) -> T:
     """What the first process makes, on all of them; a value that JSON has.
 
     Raises:
@@ -185,7 +185,7 @@ def agreed(make: Callable[[], T]) -> T:
     return value
 
 
-def gathered(value: T) -> list[T]:
+def gather(value: T) -> list[T]:
     """The values of all processes, in their order; each a value that JSON has."""
     if count() == 1:
         return [value]
@@ -200,7 +200,7 @@ def gathered(value: T) -> list[T]:
 
 def barrier() -> None:
     """Returns when all processes are here."""
-    gathered(None)
+    gather(None)
 
 
 @contextlib.contextmanager
@@ -216,12 +216,12 @@ def first_before_others() -> Iterator[None]:
 def tell(words: str, status: int) -> None:
     """Leaves word for the others that this process ends before its time, and why."""
     if count() > 1:
-        computed()
+        stop_waiting()
         with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first, or all is gone
             _run.client.key_value_set(_END, json.dumps([index(), status, words]))
 
 
-def computed() -> None:
+def stop_waiting() -> None:
     """Says that this process waits for no other any more; it is not interrupted for one then."""
     with _run.interrupts:  # an interruption is before this, or is not
         _run.leaves.set()
@@ -242,7 +242,7 @@ def leave(status: int) -> int:
     """Waits for the others' ends; returns the run's exit status, or ends this process with it."""
     if count() == 1:
         return status
-    computed()
+    stop_waiting()
     sys.stdout.flush()
     sys.stderr.flush()
     try:

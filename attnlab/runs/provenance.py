@@ -65,7 +65,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "versions": versions(packages),
-        "untested": untested(versions(packages)),
+        "untested": untested_packages(versions(packages)),
         "revision": revision(),
         "xla_flags": os.environ.get("XLA_FLAGS", ""),
     }
@@ -161,7 +161,7 @@ def _of_group(environments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
             str(environment[x]) for x in ("system", "python") if x in environment
         ),
         "versions": ", ".join(f"{k} {v}" for k, v in environment.get("versions", {}).items())
-        + _tested(environment.get("untested")),
+        + _describe_untested(environment.get("untested")),
         "git revision": ", ".join(
             dict.fromkeys(x.get("revision") or "unknown" for x in environments)
         ),
@@ -174,7 +174,7 @@ def _of_group(environments: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [[name, words] for name, words in every.items() if words] if environment else []
 
 
-def _tested(untested: Sequence[str] | None) -> str:
+def _describe_untested(untested: Sequence[str] | None) -> str:
     if untested is None:
         return ""
     return f"; other than tested: {', '.join(untested)}" if untested else "; as tested"
@@ -186,7 +186,7 @@ def versions(packages: Sequence[str] = ()) -> dict[str, str]:
     return {k: v for k, v in versions.items() if k not in COMPILERS or v != "not installed"}
 
 
-def untested(installed: Mapping[str, str]) -> list[str] | None:
+def untested_packages(installed: Mapping[str, str]) -> list[str] | None:
     """Names of the packages in another version than the tests ran with; None outside a checkout.
 
     Args:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from attnlab.runs.rows import Kept
 
-__all__ = ["of_items", "rounded", "said", "spent"]
+__all__ = ["of_items", "round_time", "said", "spent"]
 
 Item = TypeVar("Item", bound=Hashable)
 
@@ -55,13 +55,13 @@ def said(seconds: float) -> str:
     >>> said(41.3), said(4000.0)
     ('about 41 s left', 'about 1 h 07 min left')
     """
-    return f"about {rounded(seconds)} left"
+    return f"about {round_time(seconds)} left"
 
 
-def rounded(seconds: float) -> str:
+def round_time(seconds: float) -> str:
     """A time in hours and minutes, in minutes or in seconds.
 
-    >>> rounded(41.3), rounded(400.0), rounded(4000.0)
+    >>> round_time(41.3), round_time(400.0), round_time(4000.0)
     ('41 s', '7 min', '1 h 07 min')
     """
     minutes = round(seconds / 60)

@@ -11,7 +11,7 @@ from attnlab.runs.command_line import command
 from attnlab.runs.flags import Flags
 from attnlab.runs.rows import Rows, Where
 
-__all__ = ["SoFar", "document", "grouped", "so_far"]
+__all__ = ["SoFar", "document", "group", "so_far"]
 
 NAMED = 6  # items that are not done yet and named; of more there is the number
 
@@ -59,7 +59,7 @@ class SoFar(Generic[Row]):
         """
         lost = [f"{title} ({why})" for title, why in self.lost.items()]
         parts = {"Not done yet": self.to_come, "Lost": lost}
-        return " ".join(f"{word}: {_listed(some)}." for word, some in parts.items() if some)
+        return " ".join(f"{word}: {_list(some)}." for word, some in parts.items() if some)
 
     @property
     def origin(self) -> str:
@@ -85,7 +85,7 @@ def so_far(
     )
 
 
-def _listed(titles: Sequence[str]) -> str:
+def _list(titles: Sequence[str]) -> str:
     more = len(titles) - NAMED
     listed = list(titles[:NAMED]) + ([f"and {more} more"] if more > 0 else [])
     return "; ".join(listed)
@@ -96,10 +96,10 @@ def document(*parts: str) -> str:
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def grouped(rows: Sequence[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
+def group(rows: Sequence[Row], key: Callable[[Row], Key]) -> dict[Key, list[Row]]:
     """Rows with the same key together, in the order in which the keys first come.
 
-    >>> grouped([5, 2, 7], lambda x: x % 2)
+    >>> group([5, 2, 7], lambda x: x % 2)
     {1: [5, 7], 0: [2]}
     """
     groups: dict[Key, list[Row]] = {}

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 from attnlab.runs import processes
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import structured
+from attnlab.runs.flags import build
 from attnlab.runs.folder import ROWS, Folder, no_row
 
 __all__ = ["Kept", "Rows", "Where", "now"]
@@ -147,7 +147,7 @@ def now() -> str:
 
 
 def _read(values: Mapping[str, Any], kinds: Sequence[type]) -> Kept[Any]:
-    def required(kind: Any) -> set[str]:
+    def required_fields(kind: Any) -> set[str]:
         missing = dataclasses.MISSING
         return {
             field.name
@@ -155,5 +155,5 @@ def _read(values: Mapping[str, Any], kinds: Sequence[type]) -> Kept[Any]:
             if field.default is missing and field.default_factory is missing
         }
 
-    kind = next((row for row in kinds if required(row) <= values.keys()), kinds[0])
-    return Kept(structured(kind, values), structured(Where, values))
+    kind = next((row for row in kinds if required_fields(row) <= values.keys()), kinds[0])
+    return Kept(build(kind, values), build(Where, values))

@@ -84,7 +84,7 @@ def say(run: Run[Any, Any]) -> None:
         else:
             seconds = (trials + left_before + left) / rate
             total += seconds
-            lines.append([*planned, f"{rate:.3g}", remaining.rounded(seconds)])
+            lines.append([*planned, f"{rate:.3g}", remaining.round_time(seconds)])
     most = "" if settings.plateau is None else "at most "
     header = ["model", "trainings × steps", "steps of trials"]
     left_out = "compiling, validations and tests are not included"
@@ -97,7 +97,7 @@ def say(run: Run[Any, Any]) -> None:
     else:
         header += ["steps/s", f"{most}time"]
         where = provenance.devices_of(run.rows.environment)
-        said = f"{most}{remaining.rounded(total)} on {where}; {left_out}"
+        said = f"{most}{remaining.round_time(total)} on {where}; {left_out}"
     if lines:
         command_line.say("\n" + markdown_table(header, lines))
     command_line.say("\n" + "\n".join([said if lines else "nothing is missing", *notes]))
@@ -113,7 +113,7 @@ def _steps_done(run: Run[Any, Any], folder: str) -> int:
 
 def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float | None:
     """Speed of a few steps when they are done again, and nothing compiles; None = diverged."""
-    optimizer, twice = tuning.shortened(training.optimizer, training.loop, 2 * _TRIED)
+    optimizer, twice = tuning.shorten(training.optimizer, training.loop, 2 * _TRIED)
     twice = dataclasses.replace(twice, log_every=_TRIED)
     batches = grain.MapDataset.source(list(itertools.islice(training.task.batches, _TRIED)))
     task = dataclasses.replace(
@@ -161,7 +161,7 @@ class _Needs:
         if self.step is None or self.seconds is None:
             return memory, "", ""
         step = f"{duration(self.step.seconds)} {self.step.by}"
-        return memory, step, remaining.rounded(self.seconds)
+        return memory, step, remaining.round_time(self.seconds)
 
 
 def _on_targets(parts: Sequence[tuple[Training, int]], settings: TrainFlags) -> Iterator[_Needs]:
@@ -199,7 +199,7 @@ def _add(
     def lower() -> jax.stages.Lowered:
         return model_programs.lower_step(*of_step, shapes, parallel, **options)
 
-    program = deviceless.compiled(lower, target, devices)
+    program = deviceless.compile_for(lower, target, devices)
     needs.notes += [program.note] * (program.note not in ("", *needs.notes))
     if lacks := program.lacks(target):
         needs.too_large = deviceless.needs(*lacks)

@@ -11,9 +11,9 @@ from typing import Any, Generic
 
 from attnlab.mechanisms import own
 from attnlab.runs import command_line, loop, processes, provenance
-from attnlab.runs.flags import written
+from attnlab.runs.flags import format_value
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import SoFar, document, grouped, so_far
+from attnlab.runs.report import SoFar, document, group, so_far
 from attnlab.runs.rows import Rows
 from attnlab.runs.units import PLUS_MINUS
 from attnlab.studies.study import Cell, D, Row, S, Study, Training, identity
@@ -61,7 +61,7 @@ class Run(Generic[S, D]):
         trials = self._tuned(cell) if self.study.settings.tune else ()
         training = self.study.training(cell)
         if trials:
-            rate = tuning.ranked(trials)[0].learning_rate
+            rate = tuning.rank(trials)[0].learning_rate
             optimizer = dataclasses.replace(training.optimizer, learning_rate=rate)
             training = dataclasses.replace(training, optimizer=optimizer)
         trained = self.trained(cell, training, place)
@@ -98,7 +98,7 @@ class Run(Generic[S, D]):
             def losses() -> list[float]:
                 return curve(read_metrics(place), "validation", headline)[1]
 
-            if not processes.agreed(losses):
+            if not processes.agree(losses):
                 command_line.say(f"trial of learning rate {rate:g}, {steps} steps")
                 short = dataclasses.replace(training, optimizer=optimizer, loop=once)
                 try:
@@ -110,7 +110,7 @@ class Run(Generic[S, D]):
                 processes.barrier()
             if processes.is_first():
                 shutil.rmtree(place / CHECKPOINTS, ignore_errors=True)
-            return processes.agreed(losses)[-1]
+            return processes.agree(losses)[-1]
 
         factors = self.study.settings.tune
         return tuple(tuning.search(training.optimizer, training.loop, factors, measure))
@@ -123,7 +123,7 @@ class Run(Generic[S, D]):
     def left(self) -> dict[str, list[Cell]]:
         """The cells of which a row is missing, by title."""
         done = self.rows.kept.keys()
-        return grouped([c for c in self.cells if not done >= {*self.keys(c)}], lambda c: c.title)
+        return group([c for c in self.cells if not done >= {*self.keys(c)}], lambda c: c.title)
 
     def trained(self, cell: Cell, training: Training, place: Path) -> Trained:
         """A cell trained in a folder, whose name says what the flags do not."""
@@ -181,7 +181,7 @@ def report(study: Study[Any, Any], done: SoFar[Row], folder: Path) -> loop.Repor
     has_curve = "curve" in figures or (folder / "curve.svg").exists()
     answer = study.answer(done.rows)
     values = {name: getattr(study.settings, name) for name in study.shown}
-    flags = [f"--{name}={written(x)}" for name, x in values.items() if x is not None]
+    flags = [f"--{name}={format_value(x)}" for name, x in values.items() if x is not None]
     text = document(
         f"# {study.title}",
         f"**{answer}**",

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 from attnlab.data.parts import WHOLE, Part
 from attnlab.mechanisms import own
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.runs.units import spread
 from attnlab.training import tuning
 from attnlab.training.flags import FREE, TrainFlags
@@ -82,7 +82,7 @@ class Cell:
         """
         name = re.sub(r"[^\w.+=]+", "-", self.title)
         # Two of a user's own may differ in what no folder can be called; 255 bytes are the most.
-        if own.mentioned(self.title) or len(name) > 150:
+        if own.mentions_own(self.title) or len(name) > 150:
             name = f"{name[:99]}-{hashlib.sha256(self.title.encode()).hexdigest()[:8]}"
         return f"{name}-seed{self.seed}"
 
@@ -288,7 +288,7 @@ class Study(abc.ABC, Generic[S, D]):
         means = {title: sign * statistics.fmean(values) for title, (_, values) in scores.items()}
         ranked = sorted(means, key=lambda title: (math.isnan(means[title]), means[title]))
         first = next(iter(self.axes))
-        leaders = grouped(ranked, lambda title: scores[title][0][first])
+        leaders = group(ranked, lambda title: scores[title][0][first])
         named = [some[0] for some in leaders.values()] if len(leaders) > 1 else ranked
         form = self.scores[name]
         said = [f"{spread(scores[title][1], form)} ({title})" for title in named[:NAMED]]
@@ -305,7 +305,7 @@ class Study(abc.ABC, Generic[S, D]):
             line |= self.columns(some)
             line["parameters"] = f"{some[0].parameters:,}"
             if some[0].trials:
-                line["learning rate"] = f"{tuning.ranked(some[0].trials)[0].learning_rate:g}"
+                line["learning rate"] = f"{tuning.rank(some[0].trials)[0].learning_rate:g}"
             steps = [row.step for row in some if row.step is not None]
             line["best at step"] = f"{statistics.fmean(steps):,.0f}" if steps else ""
             if self.settings.plateau is not None:
@@ -342,7 +342,7 @@ def by_title(rows: Sequence[Row]) -> dict[str, list[Row]]:
         name = row.cell.title
         return f"{name}, evaluated as {row.evaluated}" if row.evaluated else name
 
-    return grouped(rows, title)
+    return group(rows, title)
 
 
 def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:

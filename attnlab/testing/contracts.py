@@ -20,7 +20,7 @@ import numpy as np
 
 from attnlab import masks
 from attnlab.runs.errors import one_line
-from attnlab.testing.judging import make_units, measure_rows, moved, rounding
+from attnlab.testing.judging import make_units, measure_rows, move, rounding
 from attnlab.testing.subject import Arrays, Sizes, Subject, keywords_at_rest, subject_of
 
 EXTREMES = (1e4, 1e18, float(np.finfo(np.float32).max))
@@ -175,12 +175,12 @@ def shapes(subject: Subject, seed: int) -> Broken | None:
         wanted = arrays[subject.queries[0]].shape
     if context.dtype != jnp.float32 or context.shape != wanted:
         return Broken(f"the context is {context.dtype} {context.shape}, not float32 {wanted}")
-    for name, x in {"context": context, **_named(grads)}.items():
+    for name, x in {"context": context, **_name_gradients(grads)}.items():
         if broken := _first(~np.isfinite(x), name, x, 0):
             return broken
     if subject.projects:  # softmax cancels a bias of keys
         grads = {name: x for name, x in grads.items() if name in subject.batched}
-    still = [name for name, x in _named(grads).items() if not np.abs(x).max() > 1e-3]
+    still = [name for name, x in _name_gradients(grads).items() if not np.abs(x).max() > 1e-3]
     return Broken(f"{', '.join(still)}: has no influence on the context") if still else None
 
 
@@ -188,7 +188,7 @@ def _vdot(x: Any, y: Any) -> jax.Array:
     return jax.tree.reduce(jnp.add, jax.tree.map(jnp.vdot, x, y))
 
 
-def _named(grads: Any) -> dict[str, np.ndarray]:
+def _name_gradients(grads: Any) -> dict[str, np.ndarray]:
     flat, _ = jax.tree.flatten_with_path(grads)
     return {f"gradient{jax.tree_util.keystr(path)}": np.asarray(x) for path, x in flat}
 
@@ -551,7 +551,7 @@ def bfloat16(subject: Subject, seed: int) -> Broken | None:
             return Broken(f"the context of bfloat16 is {context.dtype}")
         wide = jax.tree.map(lambda x: np.asarray(x, np.float32), arrays)
         true = apply(wide, mask)
-        nearby = [apply(moved(wide, rounding(jnp.bfloat16), i), mask) for i in range(4)]
+        nearby = [apply(move(wide, rounding(jnp.bfloat16), i), mask) for i in range(4)]
         units = make_units("context", true, nearby, jnp.bfloat16, sizes.keys)
         draws.append(measure_rows(context, true) / np.maximum(units, np.finfo(float).tiny))
     least = np.min(draws, axis=0)

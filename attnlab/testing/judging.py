@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["ROW", "judge", "make_units", "measure_rows", "moved", "ratio", "rounding"]
+__all__ = ["ROW", "judge", "make_units", "measure_rows", "move", "ratio", "rounding"]
 
 ROW = ", worst row"  # after the name of an output
 _LINEAR = ("context", "d_v")  # names of outputs in which nothing cancels
@@ -37,7 +37,7 @@ def rounding(dtype: Any) -> float:
     return float(jnp.finfo(dtype).eps) / 2
 
 
-def moved(arrays: Mapping[str, Any], share: float, seed: int) -> dict[str, Any]:
+def move(arrays: Mapping[str, Any], share: float, seed: int) -> dict[str, Any]:
     """The arrays, with every number moved up or down by this share of itself; integers as they are.
 
     Args:
@@ -68,7 +68,7 @@ def judge(
     Args:
       got: outputs to be judged, by name.
       true: outputs of more precision, "context" and "d_NAME" of each gradient.
-      nearby: outputs like the true ones, of inputs that are `moved` by `rounding(dtype)`.
+      nearby: outputs like the true ones, of inputs that are moved (`move`) by `rounding(dtype)`.
       dtype: dtype that `got` was computed in.
       length: number of keys, S.
     """

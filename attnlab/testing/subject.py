@@ -136,25 +136,25 @@ def subject_of(mechanism: Any) -> Subject:
     if isinstance(mechanism, Subject):
         return mechanism
     if isinstance(mechanism, str):
-        return _named(mechanism)
-    return _of(mechanism if isinstance(mechanism, Own) else own.as_own(mechanism))
+        return _subject_of_name(mechanism)
+    return _subject_of(mechanism if isinstance(mechanism, Own) else own.as_own(mechanism))
 
 
 @functools.cache
-def _named(name: str) -> Subject:
+def _subject_of_name(name: str) -> Subject:
     attention, *more = parse(name)
     kind = kind_of(attention.kind)
     if more or not kind.in_models:
         raise Invalid(f"{name} cannot be checked; give one attention that any layer can have")
     if kind.own is not None:
-        return _of(kind.own)
+        return _subject_of(kind.own)
     lsh = LSH(num_buckets=4, chunk_size=8)
     parts = kind.parts(attention, Surroundings(length=Sizes().keys, lsh=lsh))
     return _function(name, parts, MultiHeadAttention(num_heads=2, **parts))
 
 
 @functools.cache
-def _of(mine: Own) -> Subject:
+def _subject_of(mine: Own) -> Subject:
     layer = mine.in_place_of(MultiHeadAttention(num_heads=2))
     if mine.kind == "module":
         return _module(mine.name, layer)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from attnlab.core.checks import as_number, require, require_instance
 from attnlab.core.tokens import PAD
 from attnlab.models.alignment import Attended
-from attnlab.training.objective import Batch, TokenCrossEntropy, predicted
+from attnlab.training.objective import Batch, TokenCrossEntropy, predicted_tokens
 
 __all__ = ["AttendedCrossEntropy"]
 
@@ -65,7 +65,7 @@ class AttendedCrossEntropy(TokenCrossEntropy):
         """The sums of `token_sums`, and those of the three terms, of an `Attended`."""
         fits = isinstance(outputs, Attended)
         require_instance("the model's output", outputs, fits, "Attended, as RNNSearch returns it")
-        real = (predicted(batch) != PAD)[..., None]
+        real = (predicted_tokens(batch) != PAD)[..., None]
         weights = jnp.where(real, outputs.weights, 0)
         score = jax.lax.stop_gradient(outputs.advantage)[:, None] * outputs.log_prob
         logs = jnp.log(jnp.where(weights > 0, weights, 1))

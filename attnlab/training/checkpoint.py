@@ -215,7 +215,7 @@ class Checkpoints:
                 damaged[step] = error
                 continue
             for later, why in damaged.items():
-                aside = processes.agreed(functools.partial(self._move_aside, later))
+                aside = processes.agree(functools.partial(self._move_aside, later))
                 say(f"{why}; it is now in {aside}, and that of step {step} is taken")
             self._orbax.reload()
             return restored

@@ -65,8 +65,8 @@ class Meter:
     def add(self, metrics: StepMetrics) -> None:
         """Adds the metrics of a step."""
         self.steps += 1
-        self.sums = _added(self.sums, metrics.sums)
-        self.counts = _added(self.counts, metrics.counts)
+        self.sums = _add(self.sums, metrics.sums)
+        self.counts = _add(self.counts, metrics.counts)
         self.gradient_norm = max(self.gradient_norm, float(metrics.gradient_norm))
 
     def means(self, objective: Objective) -> dict[str, float]:
@@ -132,7 +132,7 @@ def means_of(
     mine = itertools.islice(batches, processes.index(), None, processes.count())
     metrics = [jax.tree.map(float, step(variables, batch)) for batch in mine]
     # In the order of the batches: the sum is the same for any number of processes.
-    for turn in itertools.zip_longest(*processes.gathered(metrics)):
+    for turn in itertools.zip_longest(*processes.gather(metrics)):
         for one in filter(None, turn):
             meter.add(StepMetrics(*one))
     return meter.means(objective)
@@ -260,5 +260,5 @@ class Progress:
         return "  ".join(f"{name} {row[name]:.4g}" for name in self._shown)
 
 
-def _added(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:
+def _add(total: Mapping[str, float], new: Mapping[str, Any]) -> dict[str, float]:
     return {name: total.get(name, 0.0) + float(x) for name, x in new.items()}

@@ -13,7 +13,7 @@ import jax
 from attnlab.devices.platforms import make_cpu_devices
 from attnlab.runs import processes, provenance
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, flag_of, written
+from attnlab.runs.flags import Flags, flag, flag_of, format_value
 from attnlab.training.loop import LoopSettings
 from attnlab.training.parallel import (
     PARALLEL,
@@ -146,7 +146,8 @@ class TrainFlags(Flags):
         super().__post_init__()
         if len(self.tune) == 1:
             raise Invalid(
-                f"--tune={written(self.tune)}: give two factors at least, or --learning_rate alone"
+                f"--tune={format_value(self.tune)}: give two factors at least, or "
+                "--learning_rate alone"
             )
 
     @classmethod

@@ -25,7 +25,7 @@ __all__ = [
     "divisor",
     "num_sentences",
     "perplexity",
-    "predicted",
+    "predicted_tokens",
     "require_shape_of",
     "token_sums",
 ]
@@ -120,14 +120,14 @@ class TokenCrossEntropy:
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens, as much as they count, and sentences that are predicted."""
-        tokens = jnp.where(predicted(batch) != PAD, _weights(batch), 0)
+        tokens = jnp.where(predicted_tokens(batch) != PAD, _weights(batch), 0)
         return {"tokens": tokens.sum(), "sentences": num_sentences(batch)}
 
     def sums(self, outputs: jax.Array, batch: Batch) -> dict[str, jax.Array]:
         """The sums of `token_sums`."""
         return token_sums(
             outputs,
-            predicted(batch),
+            predicted_tokens(batch),
             label_smoothing=self.label_smoothing,
             weights=_weights(batch),
         )
@@ -171,7 +171,7 @@ class BitsPerByte(TokenCrossEntropy):
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Tokens and bytes that are predicted, as much as they count, and sentences."""
-        of_token = rows_of(jnp.asarray(self.bytes_of, jnp.float32), predicted(batch))
+        of_token = rows_of(jnp.asarray(self.bytes_of, jnp.float32), predicted_tokens(batch))
         return super().counts(batch) | {"bytes": (of_token * _weights(batch)).sum()}
 
     def means(self, sums: Mapping[str, float], counts: Mapping[str, float]) -> dict[str, float]:
@@ -272,7 +272,7 @@ def _as_weights(weights: ArrayLike, targets: jax.Array) -> jax.Array:
 
 
 def _weights(batch: Batch) -> jax.Array:
-    return _as_weights(batch.get("weights", 1), predicted(batch))
+    return _as_weights(batch.get("weights", 1), predicted_tokens(batch))
 
 
 def _in_blocks(
@@ -330,7 +330,7 @@ def _sums_of_blocks(
     return jax.lax.scan(add, dict.fromkeys(SUMS, jnp.zeros(())), parts)[0]
 
 
-def predicted(batch: Batch) -> jax.Array:
+def predicted_tokens(batch: Batch) -> jax.Array:
     """The tokens [B, T] that a model of this batch predicts."""
     return batch["target"] if "target" in batch else batch["tokens"]
 
@@ -339,6 +339,6 @@ def num_sentences(batch: Batch) -> jax.Array:
     """How many are predicted, float32: rows with any token, or the segments of packed rows."""
     segments = batch.get("target_segments" if "target" in batch else "segments")
     if segments is None:
-        return (predicted(batch) != PAD).any(-1).sum(dtype=jnp.float32)
+        return (predicted_tokens(batch) != PAD).any(-1).sum(dtype=jnp.float32)
     begins = (jnp.diff(segments, axis=-1, prepend=0) != 0) & (segments != 0)
     return begins.sum(dtype=jnp.float32)

@@ -115,7 +115,7 @@ class ShardedJit(Parallel):
     axis_name = None
 
     def place(self, tree):
-        return jax.tree.map(placed, tree, self.shardings(tree))
+        return jax.tree.map(place, tree, self.shardings(tree))
 
     def split(self, batch):
         return {
@@ -186,7 +186,7 @@ class Pmap(Parallel):
         )
 
     def gather(self, tree):
-        return jax.tree.map(placed, self.read(tree), self.shardings(tree))
+        return jax.tree.map(place, self.read(tree), self.shardings(tree))
 
     def read(self, tree):
         return jax.tree.map(lambda x: np.asarray(x.addressable_shards[0].data)[0], tree)
@@ -203,7 +203,7 @@ def on_host(tree: Any) -> Any:
     return jax.device_get(jax.tree.map(whole, tree) if jax.process_count() > 1 else tree)
 
 
-def placed(x: Any, sharding: NamedSharding) -> jax.Array:
+def place(x: Any, sharding: NamedSharding) -> jax.Array:
     """The same values of every process as one array with that sharding."""
     if isinstance(x, jax.Array) and x.sharding == sharding:
         return x

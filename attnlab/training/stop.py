@@ -78,10 +78,10 @@ def _number(heard: signal.Signals | None) -> jax.Array:
 
 
 def _maximum(numbers: jax.Array) -> jax.Array:
-    return _compiled()(numbers)
+    return _compile()(numbers)
 
 
 @functools.cache
-def _compiled() -> Any:
+def _compile() -> Any:
     whole = NamedSharding(_places().mesh, PartitionSpec())
     return jax.jit(jnp.max, out_shardings=whole)

@@ -16,7 +16,7 @@ from attnlab.training.loop import LoopSettings
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["Trial", "ranked", "rounds", "search", "shortened", "table"]
+__all__ = ["Trial", "rank", "rounds", "search", "shorten", "table"]
 
 _LONGEST = 4  # the last round's trials have a fourth of the steps of the training
 
@@ -74,13 +74,13 @@ def search(
     rates = [optimizer.learning_rate * factor for factor in factors]
     trials: list[Trial] = []
     for count, steps in rounds(len(rates), loop.steps):
-        short, once = shortened(optimizer, loop, steps)
+        short, once = shorten(optimizer, loop, steps)
         of_round = []
         for rate in rates[:count]:
             loss = measure(dataclasses.replace(short, learning_rate=rate), once)
             of_round.append(Trial(rate, steps, loss if math.isfinite(loss) else None))
         trials += of_round
-        rates = [trial.learning_rate for trial in ranked(of_round)]
+        rates = [trial.learning_rate for trial in rank(of_round)]
         if not rates:
             raise Diverged(
                 f"all trials of {steps} steps diverged; give smaller factors to --tune, or a "
@@ -89,7 +89,7 @@ def search(
     return trials
 
 
-def shortened(
+def shorten(
     optimizer: OptimizerSettings, loop: LoopSettings, steps: int
 ) -> tuple[OptimizerSettings, LoopSettings]:
     """Optimizer and loop of a training of fewer steps, with one validation, at its end."""
@@ -105,7 +105,7 @@ def shortened(
     )  # fmt: skip
 
 
-def ranked(trials: Sequence[Trial]) -> list[Trial]:
+def rank(trials: Sequence[Trial]) -> list[Trial]:
     """The trials that did not diverge: longer ones first, of equal length the smaller loss."""
     there = [trial for trial in trials if trial.loss is not None]
     return sorted(there, key=lambda trial: (-trial.steps, trial.loss or 0.0))
@@ -126,7 +126,7 @@ def table(tuned: Mapping[str, Sequence[Trial]]) -> str:
             else f"{trial.loss:.4g}"
             for trial in trials
         }
-        chosen = ranked(trials)[0].learning_rate
+        chosen = rank(trials)[0].learning_rate
         for rate in sorted({trial.learning_rate for trial in trials}):
             of_rate = [losses.get((rate, steps), "") for steps in lengths]
             lines.append([title, f"{rate:g}" if rate != chosen else f"**{rate:g}**", *of_rate])

@@ -18,7 +18,7 @@ from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import SoFar, document, grouped, so_far
+from attnlab.runs.report import SoFar, document, group, so_far
 from attnlab.runs.rows import Rows
 from attnlab.scores import Dot
 from attnlab.testing import Outcome, Report, cost, outcome, subject_of
@@ -51,7 +51,7 @@ def run(settings: Settings, folder: Folder) -> int:
         name, contract = item
         return [_cost(name) if contract == COST else outcome(name, contract, settings.seed)]
 
-    def reported() -> loop.Report:
+    def make_report() -> loop.Report:
         done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
         report = Report(tuple(done.rows))
         drawn = {name: _figure(name) for name in settings.mechanisms}
@@ -62,7 +62,7 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         "contracts",
         measure,
-        reported,
+        make_report,
         title=", ".join,
         line=lambda rows: ": ".join(filter(None, (rows[0].verdict, rows[0].words))),
     )
@@ -86,7 +86,7 @@ def _cost(name: str) -> Outcome:
 def _answer(report: Report) -> str:
     """Of each mechanism, how many contracts it keeps, and which it breaks."""
     lines = []
-    for name, rows in grouped(report.outcomes, lambda row: row.mechanism).items():
+    for name, rows in group(report.outcomes, lambda row: row.mechanism).items():
         count = Counter(row.verdict for row in rows)
         broken = ", ".join(row.contract for row in rows if row.verdict == "no") or "none"
         kept = f"keeps {count['yes']} of {count['yes'] + count['no']} contracts"

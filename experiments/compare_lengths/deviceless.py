@@ -16,14 +16,14 @@ from attnlab.bench.case import (
 from attnlab.bench.roofline import Rates
 from attnlab.mechanisms.attentions import Model
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import SoFar, document, grouped
+from attnlab.runs.report import SoFar, document, group
 from attnlab.runs.units import duration, human
 from experiments.compare_lengths import panels, report
 
 
 def by_target(results: Sequence[Result]) -> dict[str, list[Result]]:
     """The rows of each target, in order of first appearance."""
-    return grouped(results, lambda result: result.case.target or "")
+    return group(results, lambda result: result.case.target or "")
 
 
 def markdown(done: SoFar[Result]) -> str:
@@ -46,7 +46,7 @@ def markdown(done: SoFar[Result]) -> str:
     parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
     notes = sorted({r.message for r in results if r.status == "ok" and r.message})
     parts += [f"- {note}: {_which(results, note)}" for note in notes]
-    lost = _failed(results)
+    lost = _tabulate_failed(results)
     if lost:
         parts += ["## Not compiled", lost]
     parts += ["## How it was found", _METHOD, _compiling(results)]
@@ -178,7 +178,7 @@ def _targets(results: Sequence[Result]) -> str:
     return markdown_table([*header, "to others", "source"], rows)
 
 
-def _failed(results: Sequence[Result]) -> str:
+def _tabulate_failed(results: Sequence[Result]) -> str:
     rows = [
         [
             str(r.case.target), r.case.label, str(r.case.length), panels.pass_title(r.case),

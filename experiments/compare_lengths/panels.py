@@ -21,7 +21,7 @@ from attnlab.bench.case import (
 )
 from attnlab.bench.panels import Panel
 from attnlab.bench.tables import Cell, over_axis
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 
 QUANTITIES = {"time": "Time of one call", "memory": "Memory"}
 
@@ -29,11 +29,11 @@ QUANTITIES = {"time": "Time of one call", "memory": "Memory"}
 def grid_of(results: Sequence[Result]) -> list[list[Panel]]:
     """A row of panels, one a pass, for each target and for strong and weak scaling."""
     grid = []
-    for group, rows in groups_of(results).items():
+    for name, rows in groups_of(results).items():
         row = []
         for passes in passes_of(rows):
             chosen = [result for result in rows if result.case.passes == passes]
-            title = ", ".join(filter(None, [group, pass_title(chosen[0].case)]))
+            title = ", ".join(filter(None, [name, pass_title(chosen[0].case)]))
             row.append(Panel(title, chosen))
         grid.append(row)
     return grid
@@ -46,7 +46,7 @@ def groups_of(results: Sequence[Result]) -> Mapping[str, Sequence[Result]]:
     """
     results = [result for result in results if result.case.passes != ACCURACY]
     if not results or axis_of(results) != "devices":
-        return grouped(results, lambda result: result.case.target or "")
+        return group(results, lambda result: result.case.target or "")
     fewest = min(r.case.devices for r in results)
     batch = min(r.case.batch for r in results)
     return {

@@ -29,7 +29,7 @@ from attnlab.mechanisms.attentions import kind_of
 from attnlab.runs import figure_files
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import INK, MUTED, of_attention
-from attnlab.runs.report import SoFar, document, grouped
+from attnlab.runs.report import SoFar, document, group
 from attnlab.runs.units import duration, human
 from experiments.compare_lengths import panels
 
@@ -73,7 +73,7 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
     parts = [f"# Attention over {over}", summary(done)]
     if figure := ratios(results):
         parts += [*figure, *by_row(results)]
-    shown = _timed(results)
+    shown = _timed_passes(results)
     for quantity in ("time", "memory") if shown else ():
         parts.append(f"## {quantity.capitalize()}")
         if any(result.status == "ok" for result in results):  # else there is nothing to draw
@@ -92,13 +92,13 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
     return document(*parts, done.missing, done.origin)
 
 
-def _timed(results: Sequence[Result]) -> list[str]:
+def _timed_passes(results: Sequence[Result]) -> list[str]:
     return [passes for passes in passes_of(results) if passes != ACCURACY]
 
 
 def _efficiency(results: Sequence[Result]) -> list[str]:
     """The share of the devices' work that counts: t₁·w / (t_d·d), w the work over that of t₁."""
-    measured = [r for r in results if trends.undisturbed(r)]
+    measured = [r for r in results if trends.quiet_seconds(r)]
     by_devices = sorted(measured, key=lambda r: -r.case.devices)
     first = {(r.case.label, r.case.passes): r for r in by_devices}
 
@@ -144,9 +144,9 @@ def summary(done: SoFar[Result]) -> str:
     if case.program != ATTENTION:
         what = f"Models, `--program={case.program}`, {case.num_layers} layers in each stack"
         causal = f"{case.vocab_size} ids"
-    first = trends.disturbed(results)
+    first = trends.describe_busy(results)
     of_one_batch = [r for r in results if r.case.batch == case.batch]  # strong scaling
-    said = answer(of_one_batch, trends.undisturbed, duration)
+    said = answer(of_one_batch, trends.quiet_seconds, duration)
     notes = [
         f"**{first}; they count in no crossover and no growth.**" if first else "",
         f"**{said}**" if said else "",
@@ -262,7 +262,7 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
     """The table of powers, or "" where none is known."""
     header = ["mechanism"]
     columns: list[dict[str, trends.Growth | None]] = []
-    for name, value in (("time", trends.undisturbed), ("memory", trends.needs)):
+    for name, value in (("time", trends.quiet_seconds), ("memory", trends.needs)):
         for passes in shown:
             header.append(f"{name}, {PASS_TITLES[passes]}")
             spreads = trends.spreads(results, passes) if name == "time" else {}
@@ -280,7 +280,7 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
 def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
     rows = []
     values: tuple[tuple[str, Callable[[Result], float | None], float], ...] = (
-        ("is faster than", trends.undisturbed, 1.1),
+        ("is faster than", trends.quiet_seconds, 1.1),
         ("takes less memory than", trends.memory, 1.25),
     )
     for verb, value, margin in values:
@@ -388,8 +388,8 @@ def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
         return None
     order, labels = list(PASS_TITLES), [case.label for case in ratios]
     cases = sorted(ratios, key=lambda x: (order.index(x.passes), labels.index(x.label), x.length))
-    bases = grouped(cases, lambda case: case.against).values()
-    subplots_of = [list(grouped(some, lambda case: case.passes).values()) for some in bases]
+    bases = group(cases, lambda case: case.against).values()
+    subplots_of = [list(group(some, lambda case: case.passes).values()) for some in bases]
     grid = [panels[i : i + 2] for panels in subplots_of for i in range(0, len(panels), 2)]
     rows = [list(dict.fromkeys((x.label, x.length) for some in row for x in some)) for row in grid]
     ends = [x for r in ratios.values() for x in ((r.low, r.high) if r.turns > 1 else (r.mean,))]
@@ -453,7 +453,7 @@ def line(result: Result | Peak) -> str:
     return f"{text}, {human(result.memory_bytes)}{message}"
 
 
-def counted(results: Sequence[Result], peaks: Sequence[Peak], planned: int, unit: str) -> str:
+def count_results(results: Sequence[Result], peaks: Sequence[Peak], planned: int, unit: str) -> str:
     """How many cases and peaks have a result, and what became of the other cases."""
     counts = {status: sum(r.status == status for r in results) for status in SHORT}
     bad = ", ".join(f"{n} × {SHORT[status]}" for status, n in counts.items() if n)

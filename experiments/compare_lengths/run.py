@@ -17,7 +17,7 @@ from attnlab.runs.command_line import say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import SoFar, grouped, so_far
+from attnlab.runs.report import SoFar, group, so_far
 from attnlab.runs.rows import Kept, Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import deviceless, panels, report
@@ -186,7 +186,7 @@ class Comparison:
             self._runner.retire()
         load_before = os.getloadavg()[0]
         line = _line_of((one for one in self._results() if one.case != case), case)
-        result = measured(case, line, self._settings, self._runner)
+        result = measure_case(case, line, self._settings, self._runner)
         load = max(load_before, os.getloadavg()[0])
         busy = case.target is None and load > BUSY * self._runner.environment["cpus"]
         result = dataclasses.replace(result, load=load, busy=busy)
@@ -203,7 +203,7 @@ class Comparison:
         return again
 
     def _report(self) -> loop.Report:
-        items = grouped(self.cases, str)
+        items = group(self.cases, str)
         done = cast(SoFar[Result], so_far(self._rows, items, self._asked))
         results = done.rows
         devices = " / ".join(sorted({provenance.name(where.environment) for where in done.wheres}))
@@ -225,7 +225,7 @@ class Comparison:
             first = quantities[0]
             said = [f"{first.capitalize()} so far:"]
             said += panels.tables(results, report.CELLS[first])
-        counted = report.counted(results, self._peaks(), len(self.items), self.unit)
+        counted = report.count_results(results, self._peaks(), len(self.items), self.unit)
         words = "\n\n".join([*said, counted])
         return loop.Report(text, figures, files, "" if words == self._said else words)
 
@@ -244,13 +244,13 @@ def faster(first: Result, second: Result) -> Result:
     return dataclasses.replace(low, other_seconds=high.median_seconds)
 
 
-def measured(case: Case, line: Sequence[Result], settings: Settings, runner: Runner) -> Result:
+def measure_case(case: Case, line: Sequence[Result], settings: Settings, runner: Runner) -> Result:
     """The case's row; only compiled if, by shorter lengths, it would be too slow or too large."""
     if case.target is not None:
         return runner.run(case, tell=_tell)
     limit = settings.case_seconds
-    expected = trends.predicted(line, case.length)
-    need = trends.predicted(line, case.length, _seen_bytes)
+    expected = trends.predict(line, case.length)
+    need = trends.predict(line, case.length, _seen_bytes)
     allowed = settings.case_gib * 2**30
     free = memory.available_on_host() if need else None
     room, word = (allowed, "allowed") if free is None or allowed < free else (free, "free")
@@ -321,7 +321,7 @@ def seconds_left(
         rows = [x.row for x in kept.values() if line(x.row.case) == line(case)]
         if rows and case not in kept:
             rest = [max(spent[r.case] - calls(r.median_seconds or 0.0), 0.0) for r in rows]
-            foreseen[case] = statistics.fmean(rest) + calls(trends.predicted(rows, case.length))
+            foreseen[case] = statistics.fmean(rest) + calls(trends.predict(rows, case.length))
             if not rows[-1].seconds:  # the longer ones are only compiled too
                 foreseen[case] = spent[rows[-1].case]
     return remaining.of_items(left, foreseen, lambda x: ((x.target, x.length), x.length))

@@ -15,7 +15,7 @@ from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak, Unit
 from attnlab.bench.workers import Workers, death
 from attnlab.mechanisms.attentions import kind_of
-from attnlab.runs.flags import structured
+from attnlab.runs.flags import build
 
 PAUSE_SECONDS = 0.01  # between turns: OpenMP's threads spin for milliseconds after their work
 # Allowed difference over the largest value: sums of some thousand terms.
@@ -158,13 +158,13 @@ class Runner(Workers):
                 status = slow if stopped else "killed"
                 return dataclasses.replace(so_far, status=status, message=why), None
             if "ready" in message:
-                return structured(Result, message["ready"]), message
+                return build(Result, message["ready"]), message
             if "result" in message:
-                result = structured(Result, message["result"])
+                result = build(Result, message["result"])
                 if result.status == "failed" or result.message.startswith("RESOURCE_EXHAUSTED"):
                     self.retire()  # the process may hold memory that the next case needs
                 return result, None
-            so_far = structured(Result, message["compiled"])
+            so_far = build(Result, message["compiled"])
             stage, limit = "running", self._case_seconds
             took = so_far.compile_seconds
             tell(f"{'' if took is None else f'compiled in {took:.1f} s, '}{stage} …")
@@ -175,7 +175,7 @@ class Runner(Workers):
         worker.send(unit=dataclasses.asdict(unit), repeats=self._limits["repeats"])
         message = self._wait(COMPILE_SECONDS, lambda words: None)
         if message is not None:
-            return structured(Peak, message["peak"])
+            return build(Peak, message["peak"])
         stopped = worker.running()
         code = self.retire()
         return Peak(unit, 0.0, message="took too long" if stopped else death(code))

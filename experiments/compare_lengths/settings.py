@@ -28,7 +28,7 @@ from attnlab.mechanisms.attentions import (
 from attnlab.mechanisms.own import Own, is_own, load
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import DTYPES, Flags, flag, written
+from attnlab.runs.flags import DTYPES, Flags, flag, format_value
 from attnlab.training.parallel import PARALLEL, mesh_sizes
 
 AUTO = "auto"
@@ -103,7 +103,7 @@ class Settings(Flags):
         (AUTO,),
         "Ways to compute exact attention, a line in the figures for each: auto (the fastest exact "
         f"way here), {', '.join(_WAYS[1:])}. A mechanism without any of them has its own way. "
-        f"Without --mechanisms: {written(PLAIN)}.",
+        f"Without --mechanisms: {format_value(PLAIN)}.",
         choices=_WAYS,
     )
     ops_only: bool = flag(
@@ -145,8 +145,10 @@ class Settings(Flags):
     )
     target: tuple[str, ...] = flag(
         (),
-        f"Accelerators to compile for, which need not be here: {', '.join(targets.known())}; "
-        f"slices such as v5e:4x4 or v5e-16. Without --lengths: {written(FOR_TARGETS['lengths'])}.",
+        "Accelerators to compile for, which need not be here: "
+        f"{', '.join(targets.known_devices())}; "
+        "slices such as v5e:4x4 or v5e-16. Without --lengths: "
+        f"{format_value(FOR_TARGETS['lengths'])}.",
     )
     shard: str | None = flag(
         None,
@@ -159,8 +161,8 @@ class Settings(Flags):
         "What is measured: attention, or a model, in training or translating, whose "
         f"self-attention is {', '.join(in_models())} or a pattern, such as window-128+exact; a "
         "language model's name may begin with chunked-, reversible- or both. Without --lengths: "
-        f"{written(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
-        f"{written(FOR_PROGRAMS['mechanisms'])}.",
+        f"{format_value(FOR_PROGRAMS['lengths'])}; without --mechanisms: "
+        f"{format_value(FOR_PROGRAMS['mechanisms'])}.",
         choices=PROGRAMS,
     )
     num_layers: tuple[int, ...] = flag(
@@ -273,12 +275,12 @@ class Settings(Flags):
         names = "num_heads head_dim dtype causal chunk_size ops_only parallel".split()
         options |= {name: getattr(self, name) for name in names}
 
-        def of(name: str, way: str | None, one: str) -> dict[str, Any]:
+        def options_of(name: str, way: str | None, one: str) -> dict[str, Any]:
             beam = {"beam_size": self.beam_size} if one == BEAM else {}
             return {"implementation": way, "against": self._base(name, way, one), **beam}
 
         return [
-            Case(name, length, one, **of(name, way, one), **options)
+            Case(name, length, one, **options_of(name, way, one), **options)
             for length in sorted(set(self.lengths))
             for name, way in self._lines()
             for one in dict.fromkeys(passes)
@@ -309,13 +311,13 @@ class Settings(Flags):
         axes = {name: getattr(self, name) for name in ("lengths", "devices", "num_layers", "batch")}
         several = {name: sizes for name, sizes in axes.items() if len(set(sizes)) > 1}
         if len(several) > 1:
-            given = " ".join(f"--{name}={written(sizes)}" for name, sizes in several.items())
+            given = " ".join(f"--{name}={format_value(sizes)}" for name, sizes in several.items())
             raise Invalid(
                 f"{given}: a run goes over lengths, devices, depth or batches; give several of one"
             )
         for name in ("batch", "num_layers"):
             if name in several and not self.target:
-                raise Invalid(f"--{name}={written(axes[name])}: only with --target; give one")
+                raise Invalid(f"--{name}={format_value(axes[name])}: only with --target; give one")
 
     def _check_targets(self) -> None:
         """Checks --target, and the flags that only go with it."""
@@ -364,7 +366,7 @@ class Settings(Flags):
         self._divide(target.devices, f"the {target.devices} devices of {target.name}")
 
     def _check_mechanisms(self) -> None:
-        given = f"--mechanisms={written(self.mechanisms)}"
+        given = f"--mechanisms={format_value(self.mechanisms)}"
         for line in self.mechanisms:
             if (peer := _PEERS.get(self.program)) and line.startswith(peer):
                 require_attention(given, line, kinds=(peer,))
@@ -393,7 +395,8 @@ class Settings(Flags):
         if wrong := [one for one in self.passes if one not in valid]:
             where = " with --target" if self.target else ""
             raise Invalid(
-                f"--passes={written(wrong)}: --program={self.program}{where} has {', '.join(valid)}"
+                f"--passes={format_value(wrong)}: --program={self.program}{where} has "
+                f"{', '.join(valid)}"
             )
         least = NUM_SPECIAL + 256
         if self.program != ATTENTION and not self.target and self.vocab_size < least:

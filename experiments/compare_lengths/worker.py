@@ -47,13 +47,13 @@ def main() -> None:
         case, in_turns = Case(**order.pop("case")), order.pop("in_turns")
         if in_turns:
             del order["repeats"]
-        made = guarded(prepare if in_turns else measure, case, text(), on_compiled=told, **order)
+        made = guard(prepare if in_turns else measure, case, text(), on_compiled=told, **order)
         if isinstance(made, Result):
             send(result=dataclasses.asdict(made))
             return
         ready = made
         send(
-            ready=dataclasses.asdict(counted(ready.known)),
+            ready=dataclasses.asdict(count_operations(ready.known)),
             slow=ready.again is None,
             calls=ready.calls,
             values=[some_of(x) for x in ready.values()] if case.has_values else [],
@@ -68,15 +68,15 @@ def some_of(values: np.ndarray) -> list[float]:
     return flat[:: max(1, flat.size // _VALUES)].astype(float).tolist()
 
 
-def guarded(
+def guard(
     do: Callable[..., Ready | Result], case: Case, text: inputs.Text, **options: Any
 ) -> Ready | Result:
     """What `measure`, `prepare` or `deviceless.analyze` makes; an exception becomes a row too."""
     try:
         if case.target is not None:
-            return deviceless.counted(deviceless.analyze(case))
+            return deviceless.count_operations(deviceless.analyze(case))
         made = do(case, text, **options)
-        return counted(made) if isinstance(made, Result) else made
+        return count_operations(made) if isinstance(made, Result) else made
     except Exception as error:  # any mechanism's mistake is a row; the others go on
         traceback.print_exc()
         words = one_line(error)
@@ -85,7 +85,7 @@ def guarded(
         return Result(case=case, status="failed", message=words)
 
 
-def counted(result: Result) -> Result:
+def count_operations(result: Result) -> Result:
     """The row with the operations of its program, where they are counted."""
     is_counted = result.status == "ok" and result.case.is_counted
     return work.with_operations(result) if is_counted else result

@@ -12,7 +12,7 @@ from attnlab.runs.intervals import half_width
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import by_rounds
 from attnlab.runs.published import read
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.runs.units import spread
 from attnlab.studies.study import Row
 from experiments.duplication.attention import EXACT, Hashing, rounds_of
@@ -77,7 +77,7 @@ class Accuracies:
 
 
 def _by_word(rows: Sequence[Row], settings: Settings) -> dict[int, Accuracies]:
-    groups = grouped(sorted(rows, key=lambda row: row.cell["word"]), lambda row: row.cell["word"])
+    groups = group(sorted(rows, key=lambda row: row.cell["word"]), lambda row: row.cell["word"])
     return {word: Accuracies(some, settings.hashing()) for word, some in groups.items()}
 
 

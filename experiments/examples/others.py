@@ -43,13 +43,13 @@ class ReformerPyTorch(routes.Exact):
             )
             length, width = q.shape[1], max(q.shape[-1], v.shape[-1])
 
-            def padded(x: np.ndarray) -> Any:  # [B·N, whole buckets, width]
+            def pad(x: np.ndarray) -> Any:  # [B·N, whole buckets, width]
                 more = -length % (2 * self.bucket_size), width - x.shape[-1]
                 x = np.moveaxis(np.asarray(x, np.float32), 2, 1)
                 x = np.pad(x, [(0, 0), (0, 0), (0, more[0]), (0, more[1])])
                 return torch.from_numpy(x).flatten(0, 1)
 
-            context = module(padded(q), padded(v))[0].detach().numpy()
+            context = module(pad(q), pad(v))[0].detach().numpy()
             context = context.reshape(*q.shape[::2], -1, width)[:, :, :length, : v.shape[-1]]
             return np.moveaxis(context, 1, 2)
 

@@ -23,7 +23,7 @@ from attnlab.studies.study import Cell, Evaluation, Row, Study, Training, by_tit
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.loop import Task, Trained
 from experiments import finetune
-from experiments.finetune.data import Data, in_order, open_data, shuffled
+from experiments.finetune.data import Data, in_order, open_data, shuffle
 from experiments.finetune.score import have_entities, out_of_reach, scores_of
 from experiments.finetune.settings import Settings
 
@@ -79,7 +79,7 @@ class Finetune(Study[Settings, Data]):
         task = Task(
             model,
             ClassCrossEntropy(),
-            shuffled(data.rows["train"], data.length, settings.batch_size, cell.seed),
+            shuffle(data.rows["train"], data.length, settings.batch_size, cell.seed),
             lambda: validation,
             {"tokenizer": start.tokenizer.digest, "start": start.digest, **sources},
             streams=start.sizes.streams,
@@ -156,7 +156,7 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
         side = intervals.side(0, differences, **all_of)
         verdict = "decided" if side else "tie"
         if side is None:
-            verdict = intervals.undecided(0, differences, **all_of)
+            verdict = intervals.describe_undecided(0, differences, **all_of)
         interval = "" if few else f" ± {100 * width:.1f}"
         said = f"{100 * mean:+.1f}{interval} points"
         lines.append([f"{a} − {b}", str(len(differences)), said, verdict])

@@ -13,7 +13,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.training.pretrained import Pretrained, make_tokenizer, read
 from experiments.finetune import examples as files
 from experiments.finetune import made
-from experiments.finetune.encode import Encoded, Encoder, labels_of, stacked
+from experiments.finetune.encode import Encoded, Encoder, labels_of, stack
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 from experiments.finetune.settings import Settings
 
@@ -146,16 +146,15 @@ def _texts_of(examples: Sequence[Example]) -> list[str]:
     return texts
 
 
-def shuffled(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:
+def shuffle(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:
     """Endless batches, shuffled anew in every epoch."""
     order = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat()
-    one = order.map(lambda i: {k: x[0] for k, x in stacked([rows[i]], length, 1).items()})
+    one = order.map(lambda i: {k: x[0] for k, x in stack([rows[i]], length, 1).items()})
     return one.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
 def in_order(rows: Sequence[Encoded], length: int, batch_size: int) -> list[dict[str, np.ndarray]]:
     """All rows once; the last batch is filled with rows without a label."""
     return [
-        stacked(rows[i : i + batch_size], length, batch_size)
-        for i in range(0, len(rows), batch_size)
+        stack(rows[i : i + batch_size], length, batch_size) for i in range(0, len(rows), batch_size)
     ]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.core.tokens import PAD, UNK
-from attnlab.data.masking import joined
+from attnlab.data.masking import join_segments
 from attnlab.data.subwords import SentencePiece
 from attnlab.data.tokenizers import Tokenizer
 from attnlab.runs.errors import Invalid
@@ -75,7 +75,7 @@ class Encoder:
                 texts = [self._ids(text) for text in example.texts]
                 second = texts[1] if len(texts) > 1 else None
                 a, b = self._fitted(texts[0], second, example.where)
-                return Encoded(*joined(a, b), label)
+                return Encoded(*join_segments(a, b), label)
             case Tagged():
                 return self._tagged(example)
             case Span():
@@ -123,7 +123,7 @@ class Encoder:
         numbers = numbers[: len(ids)]
         first = np.diff(numbers, prepend=-1) != 0
         label = np.where(first, np.array(tags)[numbers], NONE)
-        return Encoded(*joined(ids), np.pad(label, 1, constant_values=NONE).astype(np.int32))
+        return Encoded(*join_segments(ids), np.pad(label, 1, constant_values=NONE).astype(np.int32))
 
     def _span(self, example: Span) -> Encoded:
         question, ids = self._ids(example.question), self._ids(example.context)
@@ -140,7 +140,7 @@ class Encoder:
                 label = np.array([at[0], at[-1]], np.int32)
             elif not self.cut:
                 raise Invalid(f"{example.where}: no token at the answer {text!r}")
-        return Encoded(*joined(question, ids), label, places)
+        return Encoded(*join_segments(question, ids), label, places)
 
     def _places(self, text: str) -> np.ndarray:
         """Characters (first, behind the last) of a text that each of its tokens has, [n, 2]."""
@@ -150,7 +150,7 @@ class Encoder:
         return np.stack([of_byte, of_byte + 1], axis=1)
 
 
-def stacked(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:
+def stack(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:
     """Rows as arrays [count, …], padded to a length; rows without an example have no label."""
     tokens = np.full((count, length), PAD, np.int32)
     types = np.full((count, length), PAD, np.int32)

@@ -75,18 +75,18 @@ def read(task: str, path: Path, columns: Sequence[str] = ()) -> list[Any]:
     Raises:
       Invalid: the file is missing, has another shape, or an empty text; one line, with its number.
     """
-    others: dict[str, Callable[[Path], Iterable[Example]]] = {"tag": _tagged, "span": _spans}
-    examples = list(_classified(path, columns) if task == "classify" else others[task](path))
+    others: dict[str, Callable[[Path], Iterable[Example]]] = {"tag": _read_tagged, "span": _spans}
+    examples = list(_read_classified(path, columns) if task == "classify" else others[task](path))
     if not examples:
         raise Invalid(f"{path}: there are no examples in it; give a file with some")
     return examples
 
 
-def _classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
+def _read_classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]:
     names: Sequence[str] = ()
     for number, values in _records(path, columns):
         where = f"{path}, line {number}"
-        names = names or _chosen(values, columns, where)
+        names = names or _choose_columns(values, columns, where)
         missing = [name for name in names if name not in values]
         if missing:
             raise Invalid(f"{where}: no {missing[0]!r}; it has {', '.join(values)}")
@@ -140,7 +140,7 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
     return values
 
 
-def _chosen(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Sequence[str]:
+def _choose_columns(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Sequence[str]:
     """The names of the columns to read: those asked for, or the usual ones that are there."""
     if columns:
         return columns
@@ -154,7 +154,7 @@ def _chosen(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Se
     return (*texts, label)
 
 
-def _tagged(path: Path) -> Iterator[Tagged]:
+def _read_tagged(path: Path) -> Iterator[Tagged]:
     columns = None
     for number, block in read_blocks(path):
         lines = [
@@ -184,7 +184,7 @@ def _spans(path: Path) -> Iterator[Span]:
     except ValueError:
         whole = None
     if isinstance(whole, dict) and "data" in whole:
-        yield from _nested(whole, path)
+        yield from _read_nested(whole, path)
         return
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
@@ -202,7 +202,7 @@ def _spans(path: Path) -> Iterator[Span]:
 _NEEDS = "needs question, context and answers with text and answer_start"
 
 
-def _nested(whole: Mapping[str, Any], path: Path) -> Iterator[Span]:
+def _read_nested(whole: Mapping[str, Any], path: Path) -> Iterator[Span]:
     """The questions of a file that has them in paragraphs of articles."""
     number = 1
     try:

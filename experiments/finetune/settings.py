@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import flag, written
+from attnlab.runs.flags import flag, format_value
 from attnlab.training.flags import TrainFlags
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes
@@ -119,7 +119,7 @@ class Settings(TrainFlags):
             raise Invalid("give --train_file and --dev_file, or --made=TASK and --input")
         if self.columns and len(self.columns) not in (2, 3):
             raise Invalid(
-                f"--columns={written(self.columns)}: give TEXT,LABEL or FIRST,SECOND,LABEL"
+                f"--columns={format_value(self.columns)}: give TEXT,LABEL or FIRST,SECOND,LABEL"
             )
         self.sizes()
 

@@ -50,7 +50,7 @@ def run(settings: Settings, folder: Folder) -> int:
     @functools.cache
     def activations() -> tuple[jax.Array, jax.Array, float | None]:
         say(f"{text.name}: training for {settings.train_steps} steps")
-        variables, bits = model.trained(settings, trained_on, measured_on, folder.path / MODEL)
+        variables, bits = model.train(settings, trained_on, measured_on, folder.path / MODEL)
         before = {kept.row.bits for kept in rows.of(keys)} - {bits}
         if before:
             raise Stopped(

@@ -34,7 +34,7 @@ def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
         }
 
 
-def varied(rows: Sequence[Quality]) -> dict[str, list[Line]]:
+def group_by_change(rows: Sequence[Quality]) -> dict[str, list[Line]]:
     """The lines by the field in which they differ from the base; each list begins with the base.
 
     Another chunk size changes the buckets and the window as well: such a line counts as chunk size.
@@ -52,7 +52,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Figure:
     """A row for each field that varies, a column for each measure; marks are means over heads."""
     lines = by_line(rows)
     base = next(iter(lines))
-    columns = varied(rows) or {"merge": [base]}
+    columns = group_by_change(rows) or {"merge": [base]}
     measures = {
         "captured_mass": "attention mass captured",
         "top_k_recall": f"recall of the {settings.top_k} largest",
@@ -144,7 +144,7 @@ def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
     """Bars: a panel per layer, a group per bin of sizes (first: empty), a bar per centering."""
     lines = by_line(rows)
     base = next(iter(lines))
-    shown = [base, *varied(rows).get("centering", [base])[1:]]
+    shown = [base, *group_by_change(rows).get("centering", [base])[1:]]
     # Of the most rounds: [line][layer][bin], the first bin is that of empty buckets.
     sizes = {
         line: [[line.num_buckets - sum(layer), *layer] for layer in lines[line][-1].layer_sizes]

@@ -67,7 +67,7 @@ def build(settings: Settings, length: int) -> TransformerLM:
     return TransformerLM(config, config.attention(exact))
 
 
-def trained(
+def train(
     settings: Settings, data: np.ndarray, held_out: np.ndarray, folder: Path
 ) -> tuple[Any, float | None]:
     """The model's variables after `train_steps` on random windows of a text, uint8 [bytes].

@@ -20,7 +20,7 @@ from attnlab.ops.lsh import (
     make_rotations,
     running_center,
 )
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 
 CENTERING = ("none", "running")
 MERGE = ("union", "multiset")
@@ -117,5 +117,5 @@ def rounds_needed(rows: Sequence[Quality], target: float) -> Quality | None:
 
 def by_line(rows: Sequence[Quality]) -> dict[Line, list[Quality]]:
     """The rows of each line, rounds rising; lines in order of first appearance."""
-    lines = grouped(rows, lambda row: row.line)
+    lines = group(rows, lambda row: row.line)
     return {line: sorted(some, key=lambda row: row.num_hashes) for line, some in lines.items()}

@@ -29,7 +29,7 @@ def markdown(done: SoFar[Quality | Beside], settings: Settings) -> str:
         f"**{found}**" if found else "",
         done.how_much("rows"),
         *(_quality(quality, settings) if quality else ()),
-        *(_beside(quality, beside) if quality and beside else ()),
+        *(_tabulate_beside(quality, beside) if quality and beside else ()),
         done.missing,
         done.origin,
     )
@@ -102,7 +102,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
     )
 
 
-def _beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iterator[str]:
+def _tabulate_beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iterator[str]:
     """Other attention among the rounds of the base line, fewest pairs first."""
     base, of_base = next(iter(by_line(quality).items()))
     yield f"### Other attention, and LSH with {base.title()}"

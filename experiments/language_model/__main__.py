@@ -26,7 +26,7 @@ from experiments import language_model
 from experiments.language_model import copying, report
 from experiments.language_model.corpus import Corpus, read
 from experiments.language_model.measure import mass_seen
-from experiments.language_model.models import ablated, build, can_be_ablated, streams, with_rounds
+from experiments.language_model.models import ablate, build, can_be_ablated, streams, with_rounds
 from experiments.language_model.report import NO_ATTENTION
 from experiments.language_model.settings import Settings
 
@@ -108,7 +108,7 @@ class LanguageModels(Study[Settings, Corpus]):
     ) -> Iterator[Evaluation]:
         for name in self.evaluations(cell):
             zeroed = name == NO_ATTENTION
-            variables = ablated(cell["model"], trained.variables) if zeroed else trained.variables
+            variables = ablate(cell["model"], trained.variables) if zeroed else trained.variables
             evaluated = cell["model"] if zeroed or not name else name
             model = self.model(Cell({**cell.axes, "model": evaluated}, cell.seed))
             details = {}

@@ -72,7 +72,7 @@ def read(settings: Settings) -> Corpus:
 
 
 def _characters(split: Split) -> tuple[Characters, Split]:
-    parts = _decoded(split)
+    parts = _decode(split)
     vocabulary = np.unique(parts["training"])
     tokenizer = Characters("".join(map(chr, vocabulary)))
     for name, part in parts.items():
@@ -87,7 +87,7 @@ def _characters(split: Split) -> tuple[Characters, Split]:
     return tokenizer, Split(split.name, *ids)
 
 
-def _decoded(split: Split) -> dict[str, np.ndarray]:
+def _decode(split: Split) -> dict[str, np.ndarray]:
     """The code points of the parts, cut between characters."""
     parts = {name: getattr(split, name) for name in ("training", "validation", "test")}
     rest, found = b"", {}

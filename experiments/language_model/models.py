@@ -127,7 +127,7 @@ def can_be_ablated(name: str) -> bool:
     return not any(own is not None and own.kind == "module" for own in owns)
 
 
-def ablated(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
+def ablate(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     """The variables with the last projection of attention at 0, so that it adds nothing.
 
     Of a model that hashes that is done to the layers that do; of another to all.
@@ -135,11 +135,11 @@ def ablated(name: str, variables: Mapping[str, Any]) -> dict[str, Any]:
     hashes = [layer.kind == "lsh" for layer in Model.parse(name).attentions]
     chosen = hashes if any(hashes) else [True] * len(hashes)
 
-    def of(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
+    def zero_where_chosen(path: tuple[Any, ...], x: jax.Array) -> jax.Array:
         names = [part.key for part in path]
         if names[-3:-1] != ["attention", "out"]:
             return x
         layer = int(names[-4].removeprefix("layer_"))
         return jnp.zeros_like(x) if chosen[layer % len(chosen)] else x
 
-    return jax.tree.map_with_path(of, dict(variables))
+    return jax.tree.map_with_path(zero_where_chosen, dict(variables))

@@ -22,7 +22,7 @@ from attnlab.runs import figure_files
 from attnlab.runs.intervals import FEWEST, half_width
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import MUTED, by_rounds
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.runs.units import spread
 from attnlab.studies.study import Row
 from experiments.language_model.copying import SYMBOLS
@@ -78,7 +78,7 @@ def points(rows: Sequence[Row]) -> dict[tuple[int, str, str], Point]:
     text = sorted(
         (row for row in rows if row.cell["task"] == "text"), key=lambda row: row.cell["length"]
     )
-    groups = grouped(
+    groups = group(
         text,
         lambda row: (row.cell["length"], row.cell["model"], row.evaluated or row.cell["model"]),
     )
@@ -99,7 +99,7 @@ def points(rows: Sequence[Row]) -> dict[tuple[int, str, str], Point]:
     return by_key
 
 
-def trained(rows: Sequence[Row]) -> dict[int, dict[str, Point]]:
+def group_trained(rows: Sequence[Row]) -> dict[int, dict[str, Point]]:
     """The models as they were trained, by length and name."""
     by_length: dict[int, dict[str, Point]] = {}
     for (length, model, evaluated), point in points(rows).items():
@@ -113,7 +113,7 @@ def answer(rows: Sequence[Row], margin: float) -> str:
 
     Up to `margin` bits per byte more count as equal.
     """
-    compared = {length: some for length, some in trained(rows).items() if _decisive(some)}
+    compared = {length: some for length, some in group_trained(rows).items() if _decisive(some)}
     if not compared:
         copies = [row for row in rows if row.cell["task"] == "copy"]
         if len(copies) < len(rows) or not copies:
@@ -196,7 +196,7 @@ def sections(rows: Sequence[Row], margin: float) -> Iterator[str]:
 
 def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
     lines = []
-    for length, some in trained(rows).items():
+    for length, some in group_trained(rows).items():
         if (exact := some.get("exact")) is None:
             continue
         for point in some.values():
@@ -265,7 +265,7 @@ def _mass(rows: Sequence[Row]) -> Iterator[str]:
 
 def _ablation(rows: Sequence[Row]) -> Iterator[str]:
     lines = []
-    for title, some in grouped(rows, lambda row: row.cell.title).items():
+    for title, some in group(rows, lambda row: row.cell.title).items():
         (score,) = some[0].scores
         form = ".1%" if score == "symbols right" else ".3f"
         whole = {row.cell.seed: row.scores[score] for row in some if not row.evaluated}
@@ -396,7 +396,7 @@ def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
 
 def _draw_mass(rows: Sequence[Row]) -> Figure | None:
     """What the rounds see while training goes on: the mean over seeds, and their range."""
-    watched = grouped(
+    watched = group(
         [row for row in rows if "masses" in row.details],
         lambda row: (row.cell["length"], row.cell["model"]),
     )

@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnlab.mechanisms.attentions import REFORMER, grammar, in_models, require_model
-from attnlab.mechanisms.own import mentioned
+from attnlab.mechanisms.own import mentions_own
 from attnlab.models.transformer.config import POSITION_BIASES
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import DTYPES, flag, written
+from attnlab.runs.flags import DTYPES, flag, format_value
 from attnlab.training.flags import TrainFlags, preset_flag, seeds_flag
 from attnlab.training.optimizers import SCHEDULES, OptimizerSettings
 from experiments.language_model.models import Sizes, build, rounds_of, shares_qk
@@ -190,7 +190,7 @@ class Settings(TrainFlags):
         super().__post_init__()
         for flags, num_layers in (("models", self.num_layers), ("copy_models", COPY_LAYERS)):
             for name in getattr(self, flags):
-                require_model(f"--{flags}={written(getattr(self, flags))}", name, num_layers)
+                require_model(f"--{flags}={format_value(getattr(self, flags))}", name, num_layers)
         hashing = [name for name in self.models if shares_qk(name)]
         if hashing and self.positions in POSITION_BIASES:
             raise Invalid(
@@ -201,7 +201,7 @@ class Settings(TrainFlags):
             self.batch_sizes()
         for length in self.lengths:
             self.sizes().config(vocab_size=1, length=length)
-            for name in filter(mentioned, (*self.models, *self.copy_models)):
+            for name in filter(mentions_own, (*self.models, *self.copy_models)):
                 build(name, self.sizes(), vocab_size=1, length=length)
 
     @classmethod

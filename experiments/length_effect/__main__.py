@@ -19,7 +19,7 @@ from attnlab.models.seq2seq import Seq2Seq
 from attnlab.runs import command_line, figure_files
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import FILL, MODEL_TITLES, MODELS, MUTED
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.runs.units import spread
 from attnlab.studies import command
 from attnlab.studies.study import Cell, Drawn, Evaluation, Row, Study, Training
@@ -180,9 +180,9 @@ def _scores(rows: Sequence[Row], measure: str) -> dict[str, dict[int, list[float
     return {
         model: {
             length: [row.scores[measure] for row in seeds]
-            for length, seeds in grouped(some, lambda row: int(row.evaluated)).items()
+            for length, seeds in group(some, lambda row: int(row.evaluated)).items()
         }
-        for model, some in grouped(ordered, lambda row: row.cell["model"]).items()
+        for model, some in group(ordered, lambda row: row.cell["model"]).items()
     }
 
 

@@ -14,7 +14,7 @@ from attnlab.mechanisms.attentions import parse, streams
 from attnlab.models.classifier import EncoderClassifier
 from attnlab.runs import command_line, published
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.runs.units import human, spread
 from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
@@ -61,7 +61,9 @@ class LongRange(Study[Settings, Tasks]):
         settings, examples = self.settings, self.data.examples[cell["task"]]
         config, attention = settings.layers(cell["attention"], examples.vocab_size)
 
-        def of(classes: int, pooling: str, steps: int, mask_share: float | None) -> Training:
+        def training_of(
+            classes: int, pooling: str, steps: int, mask_share: float | None
+        ) -> Training:
             validation = fixed_batches(examples, "validation", settings.batch_size, mask_share)
             task = Task(
                 EncoderClassifier(config, classes, pooling, attention),
@@ -73,10 +75,12 @@ class LongRange(Study[Settings, Tasks]):
             loop = settings.loop(seed=cell.seed, steps=steps)
             return Training(task, settings.optimizer(steps), loop)
 
-        trained = of(examples.num_classes, settings.pooling, settings.steps, None)
+        trained = training_of(examples.num_classes, settings.pooling, settings.steps, None)
         if cell["start"] == "scratch":
             return trained
-        before = of(examples.vocab_size, "none", settings.pretrain_steps, settings.mask_share)
+        before = training_of(
+            examples.vocab_size, "none", settings.pretrain_steps, settings.mask_share
+        )
         return dataclasses.replace(trained, before=before, kept=("encoder",))
 
     def evaluate(
@@ -114,7 +118,7 @@ class LongRange(Study[Settings, Tasks]):
         yield _BESIDE
         scores = published.read(PUBLISHED / "lra2020_table1.csv")
         speeds = published.read(PUBLISHED / "lra2020_table2.csv")
-        groups = grouped(rows, lambda row: tuple(row.cell.axes.values()))
+        groups = group(rows, lambda row: tuple(row.cell.axes.values()))
         lines = []
         for (task, attention, start), some in groups.items():
             layer, *others = parse(attention)

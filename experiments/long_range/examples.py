@@ -76,10 +76,10 @@ def _listops(settings: Settings) -> Examples:
     most = settings.length - 1
 
     def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        return _encoded([_row(listops.encode(example["text"]), settings)], example["label"])
+        return _encode([_row(listops.encode(example["text"]), settings)], example["label"])
 
     return Examples(
-        _drawn(lambda **of: ListOps(settings.min_length, most, **of), settings),
+        _draw(lambda **of: ListOps(settings.min_length, most, **of), settings),
         encode,
         NUM_SPECIAL + len(listops.VOCABULARY),
         listops.CLASSES,
@@ -92,10 +92,10 @@ def _retrieval(settings: Settings) -> Examples:
 
     def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
         sides = [_row(Bytes().encode(example[name]), settings) for name in ("first", "second")]
-        return _encoded(sides, example["label"])
+        return _encode(sides, example["label"])
 
     return Examples(
-        _drawn(lambda **of: KeyMatching(most, **of), settings),
+        _draw(lambda **of: KeyMatching(most, **of), settings),
         encode,
         Bytes().vocab_size,
         2,
@@ -112,13 +112,13 @@ def _text(settings: Settings) -> Examples:
 
     def encode(example: Mapping[str, Any]) -> dict[str, np.ndarray]:
         row = _row(Bytes().encode(example["text"]), settings)
-        return _encoded([row], classes.index(example["label"]))
+        return _encode([row], classes.index(example["label"]))
 
     digest = hashlib.sha256("\n".join(written).encode()).hexdigest()
     return Examples(lambda seed: splits, encode, Bytes().vocab_size, len(classes), digest)
 
 
-def _drawn(make: Callable[..., Source], settings: Settings) -> Callable[[int], dict[str, Source]]:
+def _draw(make: Callable[..., Source], settings: Settings) -> Callable[[int], dict[str, Source]]:
     """Splits that are drawn; those of tests are the same for every seed, and no training's."""
     tests = {
         name: make(seed=part, size=settings.test_examples)
@@ -167,12 +167,12 @@ def _row(ids: Sequence[int], settings: Settings) -> np.ndarray:
     return row
 
 
-def _encoded(rows: Sequence[np.ndarray], label: int) -> dict[str, np.ndarray]:
+def _encode(rows: Sequence[np.ndarray], label: int) -> dict[str, np.ndarray]:
     tokens = rows[0] if len(rows) == 1 else np.stack(rows)
     return {"tokens": tokens, "label": np.asarray(label, np.int32)}
 
 
-def masked(
+def mask_tokens(
     example: Mapping[str, np.ndarray], share: float, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """An example of masked tokens: the label of each is the token, of all others −1.
@@ -197,7 +197,7 @@ def batches(
     source = grain.MapDataset.source(examples.splits(seed)["train"])
     order = source.seed(seed).shuffle().repeat().map(examples.encode)
     if mask_share is not None:
-        order = order.random_map(lambda example, rng: masked(example, mask_share, rng))
+        order = order.random_map(lambda example, rng: mask_tokens(example, mask_share, rng))
     return order.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
@@ -211,7 +211,9 @@ def fixed_batches(
     source = examples.splits(0)[split]
     rows = [examples.encode(source[i]) for i in range(len(source))]
     if mask_share is not None:
-        rows = [masked(row, mask_share, np.random.default_rng(i)) for i, row in enumerate(rows)]
+        rows = [
+            mask_tokens(row, mask_share, np.random.default_rng(i)) for i, row in enumerate(rows)
+        ]
     empty = {
         "tokens": np.zeros_like(rows[0]["tokens"]),
         "label": np.full_like(rows[0]["label"], -1),

@@ -16,7 +16,7 @@ from attnlab.mechanisms.attentions import (
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.routes import LSH
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import DTYPES, flag, written
+from attnlab.runs.flags import DTYPES, flag, format_value
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
@@ -137,7 +137,7 @@ class Settings(TrainFlags):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in self.mechanisms:
-            given = f"--mechanisms={written(self.mechanisms)}"
+            given = f"--mechanisms={format_value(self.mechanisms)}"
             require_attention(given, name, self.num_layers)
         if "listops" in self.tasks and self.min_length > self.length - 1:
             raise Invalid(

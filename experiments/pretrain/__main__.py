@@ -16,7 +16,7 @@ from attnlab.models.bert import BertPretraining
 from attnlab.runs import command_line, processes
 from attnlab.runs.errors import Invalid
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.studies import command
 from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
 from attnlab.training.loop import Task, Trained
@@ -84,11 +84,11 @@ def open_corpus(settings: Settings) -> Corpus:
         )
     )
 
-    def encoded(documents: list[list[str]]) -> list[list[np.ndarray]]:
+    def encode_lines(documents: list[list[str]]) -> list[list[np.ndarray]]:
         """Token ids of every line: none is without, as tokenizers take texts as they are."""
         return [[np.array(tokenizer.encode(line), np.int32) for line in x] for x in documents]
 
-    training, validation = encoded(to_train), encoded(to_validate)
+    training, validation = encode_lines(to_train), encode_lines(to_validate)
     documents = to_train + to_validate
     digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
     corpus = Corpus(path.name, digest, training, validation, tokenizer, starts)
@@ -199,7 +199,7 @@ class Pretrain(Study[Settings, Corpus]):
         header = ["masking", "predicted", "[MASK]", "same", "random", "second segment follows"]
         shares = {
             masking: some[0].details["shares"]
-            for masking, some in grouped(rows, lambda row: row.cell["masking"]).items()
+            for masking, some in group(rows, lambda row: row.cell["masking"]).items()
         }
         yield markdown_table(
             header, [[x, *(f"{some[name]:.1%}" for name in names)] for x, some in shares.items()]

@@ -9,7 +9,7 @@ from attnlab.runs import command_line, loop, remaining
 from attnlab.runs.command_line import say
 from attnlab.runs.errors import Stopped
 from attnlab.runs.folder import Folder
-from attnlab.runs.report import grouped, so_far
+from attnlab.runs.report import group, so_far
 from attnlab.runs.rows import Rows
 from experiments import tables
 from experiments.tables import report, scoreboard
@@ -58,7 +58,7 @@ def run(settings: Settings, folder: Folder) -> int:
 
     def say_plan() -> None:
         left = [cell for cell in settings.cells() if not rows.kept.keys() >= {*keys(cell)}]
-        planned = grouped(left, run_of)
+        planned = group(left, run_of)
         for cells in planned.values():
             say("\n" + "; ".join(map(str, cells)))
             for words in mapped[cells[0].table].commands(cells[0].row, context):
@@ -92,7 +92,7 @@ def run(settings: Settings, folder: Folder) -> int:
             return "nothing was measured"
         return mapped[found[0].table].format_row([row.values for row in found])
 
-    def reported() -> loop.Report:
+    def make_report() -> loop.Report:
         sections = report.sections(papers, rows.kept, context)
         told = so_far(rows, {str(cell): keys(cell) for cell in settings.cells()}, settings)
         return loop.Report(
@@ -106,7 +106,7 @@ def run(settings: Settings, folder: Folder) -> int:
         unit="cells",
         measure=measure,
         line=line,
-        report=reported,
+        report=make_report,
         keys=keys,
         seconds_left=seconds_left,
     )

@@ -17,7 +17,7 @@ from attnlab.bench.workers import death
 from attnlab.runs.command_line import BAD_FLAG, say
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import SETTINGS, Folder
-from attnlab.runs.interrupts import signal_of, uninterrupted
+from attnlab.runs.interrupts import defer_interrupts, signal_of
 
 __all__ = ["Command", "Context", "commands", "make", "rows", "run"]
 
@@ -146,7 +146,7 @@ def run(words: Sequence[str]) -> str:
             status = process.wait()
         except KeyboardInterrupt as error:
             process.send_signal(signal_of(error))
-            with uninterrupted():
+            with defer_interrupts():
                 process.wait()
             raise
     said = shlex.join(["python", "-m", *words])

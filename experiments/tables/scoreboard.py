@@ -13,7 +13,7 @@ from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
 from attnlab.runs.markdown import markdown_table
-from attnlab.runs.report import document, grouped
+from attnlab.runs.report import document, group
 from experiments.tables import verdicts
 from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_claims
 from experiments.tables.figure import gaps_figure
@@ -53,7 +53,7 @@ def markdown(found: Sequence[ClaimVerdict], links: str = "..") -> str:
     parts += ["![Our gaps over the paper's](claims.svg)", *verdicts.RULES.values()]
     parts += ["Of several rows, or pairs of rows, the worst decides."]
     header = ["claim", "where", "verdict", "the paper", "here", "rows that agree", "scale", "run"]
-    for paper, some in grouped(found, lambda one: one.claim.paper).items():
+    for paper, some in group(found, lambda one: one.claim.paper).items():
         parts += [f"## {paper}", markdown_table(header, [_cells(one) for one in some])]
         missing = [one.line.command for one in some if one.line.verdict == verdicts.NOT_RUN]
         parts += [f"    {command}" for command in dict.fromkeys(missing)]
@@ -77,8 +77,8 @@ def _cells(one: ClaimVerdict) -> list[str]:
 def _counts(found: Sequence[ClaimVerdict]) -> str:
     """How many claims hold: of all, of those that are only counted, and by paper."""
     how = {"gap": "trained", "ratio": "measured", "exact": "counted"}
-    by_rule = grouped(found, lambda one: f"all that are {how[one.claim.rule]}")
-    by_paper = grouped(found, lambda one: one.claim.paper)
+    by_rule = group(found, lambda one: f"all that are {how[one.claim.rule]}")
+    by_paper = group(found, lambda one: one.claim.paper)
     rows = []
     for name, some in {"all": found, **by_rule, **by_paper}.items():
         kinds = Counter(verdicts.kind(one.line.verdict) for one in some)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import Flags, flag, written
+from attnlab.runs.flags import Flags, flag, format_value
 from experiments.tables.mapping import SCALES, all_tables
 from experiments.tables.runs import Context
 
@@ -90,16 +90,18 @@ class Settings(Flags):
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
         if self.scale is None and not self.claims:
-            raise Invalid(f"--scale: each run has one; got none; give {written(SCALES)}")
+            raise Invalid(f"--scale: each run has one; got none; give {format_value(SCALES)}")
         for name in self.only:
             if name not in all_tables():
-                given, valid = written(self.only), ", ".join(all_tables())
+                given, valid = format_value(self.only), ", ".join(all_tables())
                 raise Invalid(f"--only={given}: no {name!r}; valid: {valid}")
             scales = all_tables()[name].scales
             if self.scale not in scales and not self.claims:
-                raise Invalid(f"--only={name}: has no --scale={self.scale}; give {written(scales)}")
+                raise Invalid(
+                    f"--only={name}: has no --scale={self.scale}; give {format_value(scales)}"
+                )
         needed = {
-            "multi30k": f"FOLDER, with {', '.join(map(written, self._files('').values()))}",
+            "multi30k": f"FOLDER, with {', '.join(map(format_value, self._files('').values()))}",
             "text": "FILE, a sentence a line",
         }
         for name, what in needed.items():
@@ -107,7 +109,7 @@ class Settings(Flags):
             if readers and getattr(self, name) is None:
                 are = "is" if len(readers) == 1 else "are"
                 raise Invalid(
-                    f"--scale={self.scale}: {written(readers)} {are} trained on text; give "
+                    f"--scale={self.scale}: {format_value(readers)} {are} trained on text; give "
                     f"--{name}={what}, or other tables with --only"
                 )
         if self.multi30k is not None:
@@ -123,7 +125,7 @@ class Settings(Flags):
         super().check_named(named)
         others = [f"--{name}" for name in sorted({*named} - {"claims"})]
         if self.claims and others:
-            raise Invalid(f"--claims: nothing is run; leave out {written(others)}")
+            raise Invalid(f"--claims: nothing is run; leave out {format_value(others)}")
         readers = {
             "seeds": [one for one in self.tables() if all_tables()[one].trains],
             "multi30k": self._readers("multi30k"),
@@ -133,7 +135,7 @@ class Settings(Flags):
         for name, tables in readers.items():
             if name in named and not tables:
                 raise Invalid(
-                    f"--{name}={written(getattr(self, name))}: none of the tables needs it at "
+                    f"--{name}={format_value(getattr(self, name))}: none of the tables needs it at "
                     f"--scale={self.scale}; leave it out"
                 )
 

@@ -39,7 +39,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from attnlab.runs.intervals import difference, half_width, side, undecided
+from attnlab.runs.intervals import describe_undecided, difference, half_width, side
 
 __all__ = [
     "EXACT",
@@ -153,7 +153,7 @@ def judge_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
     paper = gap.paper
     here = side(tie, *gap.samples)
     if here is None:
-        return undecided(tie, *gap.samples)
+        return describe_undecided(tie, *gap.samples)
     if isinstance(paper, str):
         return _compare_sides(SIDES[paper], here, None)
     theirs = _sign(paper, tie)

@@ -99,16 +99,16 @@ def open_corpus(settings: Settings) -> Corpus:
             "validation": dates.Dates("validation", size=512),
             "test": test,
         }
-        drawn = _drawn(test, len, DRAWN_CHARACTERS, test.alignment)
+        drawn = _draw(test, len, DRAWN_CHARACTERS, test.alignment)
         return Corpus(
             "dates", of_dates, lambda joint: by_bytes, "exact match", drawn, _digest(of_dates)
         )
     splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
     paths = (*settings.data_files, *settings.validation_files, *settings.test_files)
     digest = files.content_digest(tuple(map(Path, paths))) if paths else _digest(splits)
-    made = functools.cache(functools.partial(_trained, splits["train"], settings))
+    made = functools.cache(functools.partial(_train_tokenizers, splits["train"], settings))
     name = settings.tfds_name or " ".join(Path(file).name for file in settings.data_files)
-    drawn = _drawn(splits["test"], words, DRAWN_WORDS)
+    drawn = _draw(splits["test"], words, DRAWN_WORDS)
     if settings.draw_file:
         given = read_tsv(Path(settings.draw_file))
         drawn = tuple(Drawn(pair["source"], pair["target"]) for pair in given)
@@ -125,7 +125,7 @@ def _digest(splits: Mapping[str, Source]) -> str:
     return total.hexdigest()
 
 
-def _trained(split: Source, settings: Settings, joint: bool) -> Tokenizers:
+def _train_tokenizers(split: Source, settings: Settings, joint: bool) -> Tokenizers:
     vocab_size = settings.vocab_size_of(joint=joint)
 
     def train(*sides: str) -> tokenizers.Tokenizer:
@@ -168,7 +168,7 @@ def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:
     }
 
 
-def _drawn(
+def _draw(
     test: Source,
     size: Callable[[str], int],
     sizes: tuple[int, int],

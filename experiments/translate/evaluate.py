@@ -44,11 +44,11 @@ def translate(
             beam_search, beam_size=beam_size, length_penalty=length_penalty, max_length=max_length
         )
 
-    def translated(_: np.ndarray, batch: Batch) -> list[str]:
+    def translate(_: np.ndarray, batch: Batch) -> list[str]:
         tokens = np.asarray(search(model, variables, batch["source"]).tokens)
         return [tokenizers.target.decode(row.tolist()) for row in tokens]
 
-    return _of_each(corpus, tokenizers, translated, split)
+    return _of_each(corpus, tokenizers, translate, split)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -102,7 +102,7 @@ def date_alignment_error(
     if not isinstance(test, Dates) or not model.attends:
         return None
 
-    def linked(indices: np.ndarray, batch: Batch) -> list[list[Link]]:
+    def link(indices: np.ndarray, batch: Batch) -> list[list[Link]]:
         weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
         found = []
         for row, index in enumerate(indices):
@@ -113,7 +113,7 @@ def date_alignment_error(
             found.append(sorted((int(t), int(s)) for t, s in links))
         return found
 
-    found = [{(t, s) for t, s in one} for one in _of_each(corpus, tokenizers, linked)]
+    found = [{(t, s) for t, s in one} for one in _of_each(corpus, tokenizers, link)]
     known = [known_links(test.alignment(i)) for i in range(len(test))]
     sure = [links for links, _ in known]
     possible = [links for _, links in known]
@@ -165,5 +165,5 @@ def _of_each(
     found: list[tuple[int, T]] = []
     for indices, batch in itertools.islice(batches, processes.index(), None, processes.count()):
         found += zip(indices.tolist(), of_batch(indices, batch), strict=False)
-    every = itertools.chain.from_iterable(processes.gathered(found))
+    every = itertools.chain.from_iterable(processes.gather(found))
     return [one for _, one in sorted(every, key=lambda numbered: numbered[0])]

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files, palette
-from attnlab.runs.report import grouped
+from attnlab.runs.report import group
 from attnlab.studies.study import Cell, Row
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
@@ -32,7 +32,7 @@ def columns(rows: Sequence[Row]) -> dict[str, str]:
 
 def sections(rows: Sequence[Row]) -> Iterator[str]:
     """The signature of BLEU, and the figures."""
-    tested = _tested(rows)
+    tested = _first_tests(rows)
     measure = _measure(rows)
     if signatures := {row.details["bleu"]["signature"] for row in rows if "bleu" in row.details}:
         yield f"BLEU is sacrebleu's: {', '.join(f'`{name}`' for name in sorted(signatures))}."
@@ -55,7 +55,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
     Rows without alignments have no figure of them.
     """
-    tested = _tested(rows)
+    tested = _first_tests(rows)
     titles = {cell.title: row.details for cell, row in tested.items()}
     measure = _measure(rows)
     made: dict[str, Any] = {
@@ -89,10 +89,10 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     return made
 
 
-def _tested(rows: Sequence[Row]) -> dict[Cell, Row]:
+def _first_tests(rows: Sequence[Row]) -> dict[Cell, Row]:
     """The test of each model's first seed."""
     scored = [row for row in rows if row.scores]
-    return {some[0].cell: some[0] for some in grouped(scored, lambda row: row.cell.title).values()}
+    return {some[0].cell: some[0] for some in group(scored, lambda row: row.cell.title).values()}
 
 
 def _measure(rows: Sequence[Row]) -> str:
@@ -111,7 +111,7 @@ def _alignment(one: Mapping[str, Any]) -> Alignment:
 
 def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells of each model that has several."""
-    models = grouped(cells, lambda cell: cell["model"])
+    models = group(cells, lambda cell: cell["model"])
     return {model: some for model, some in models.items() if len(some) > 1}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import DTYPES, flag, written
+from attnlab.runs.flags import DTYPES, flag, format_value
 from attnlab.training.flags import TrainFlags, preset_flag
 from attnlab.training.loop import LoopSettings
 from attnlab.training.schedules import fitted_warmup
@@ -143,7 +143,8 @@ class Settings(TrainFlags):
             files = getattr(self, name)
             if len(files) > 2:
                 raise Invalid(
-                    f"--{name}={written(files)}: give the source and the target file, or one TSV"
+                    f"--{name}={format_value(files)}: give the source and the target file, or "
+                    "one TSV"
                 )
         if self.direction and not re.fullmatch("[^-]+-[^-]+", self.direction):
             raise Invalid(f"--direction={self.direction}: give two languages, as de-en")
@@ -205,16 +206,16 @@ class Settings(TrainFlags):
         """The recipe of a model, with what the flags change."""
         recipe = RECIPES[self.preset][variant.model]
         optimizer = dataclasses.replace(
-            recipe.optimizer, **_given({"learning_rate": self.learning_rate})
+            recipe.optimizer, **_drop_none({"learning_rate": self.learning_rate})
         )
         if self.steps is not None:
             warmup_steps = fitted_warmup(optimizer.warmup_steps, self.steps)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
-        sizes = {**recipe.sizes, **_given({"dropout_rate": self.dropout_rate})}
+        sizes = {**recipe.sizes, **_drop_none({"dropout_rate": self.dropout_rate})}
         sizes |= dict(variant.changed)
-        changed = _given({"steps": self.steps, "batch_size": self.batch_size})
+        changed = _drop_none({"steps": self.steps, "batch_size": self.batch_size})
         return dataclasses.replace(recipe, optimizer=optimizer, sizes=sizes, **changed)
 
 
-def _given(values: dict[str, Any]) -> dict[str, Any]:
+def _drop_none(values: dict[str, Any]) -> dict[str, Any]:
     return {name: x for name, x in values.items() if x is not None}

@@ -20,7 +20,7 @@ from attnlab.devices import platforms
 from attnlab.models import Reformer
 from attnlab.ops import routes
 from attnlab.runs.errors import Invalid
-from attnlab.runs.flags import structured
+from attnlab.runs.flags import build
 from experiments.compare_lengths.settings import Settings
 from tests.daily import daily
 
@@ -32,7 +32,7 @@ from attnlab.bench.case import Case
 from attnlab.bench import inputs, measure
 from experiments.compare_lengths import worker
 for fields in json.loads(sys.argv[1]):
-    row = worker.guarded(measure.measure, Case(**fields), inputs.read())
+    row = worker.guard(measure.measure, Case(**fields), inputs.read())
     print(json.dumps(dataclasses.asdict(row)), flush=True)
 """
 EXCHANGED = """
@@ -58,7 +58,7 @@ def compiled(*cases: Case) -> list[Result]:
         command, cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    return [structured(Result, json.loads(line)) for line in done.stdout.splitlines()]
+    return [build(Result, json.loads(line)) for line in done.stdout.splitlines()]
 
 
 def needs(*modules: str):
@@ -160,7 +160,7 @@ def test_what_cudnn_would_compute_is_compiled_blockwise_where_it_is_missing():
     assert str(chosen) == str(deviceless.on_target(target, lambda: attend("blockwise"))[0])
     assert note.startswith("compiled without cuDNN")
     assert deviceless.on_target(target, lambda: platforms.current()) == (target.platform, "")
-    program = deviceless.compiled(
+    program = deviceless.compile_for(
         lambda: attend() and jax.jit(jnp.sin).lower(1.0), target, jax.devices()[:1]
     )
     assert program.note == note and program.need.total == 8
@@ -229,8 +229,6 @@ TRAINING = dict(
         (dict(shard="heads", devices=(2,), parallel="pmap"), "--parallel=pmap splits the batch"),
         (dict(target=("v5e:2x2",)), "v5e:2x2 has 4 devices; say what is split over them"),
         (dict(target=("v5e",), shard="batch"), "v5e is one device, with nothing to split"),
-        (dict(target=("v5e",), devices=(2,)), "--devices is for devices of this machine"),
-        (dict(target=("v5e",), parallel="pmap"), "--parallel is for devices of this machine"),
         (
             dict(target=("v5e:2x2",), shard="batch", batch=(6,)),
             "--batch=6 does not divide over the 4",

@@ -36,7 +36,7 @@ def test_rates_need_every_peak():
     assert Rates.of_peaks([*found[:-1], dataclasses.replace(found[-1], rate=0.0)]) is None
 
 
-@pytest.mark.parametrize("device", targets.known().values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("device", targets.known_devices().values(), ids=lambda device: device.name)
 def test_published_peaks_are_of_one_device_of_a_chip(device):
     rates = Rates.of_device(device)
     assert 100e12 < rates.products < 3000e12 and 0.5e12 < rates.memory < 10e12
@@ -63,14 +63,14 @@ def test_no_program_is_faster_than_its_least_time(name, rates):
     """Here the two are far apart: the program is small."""
     case = Case(name, 64, implementation="dense", **SMALL)
     row = measure(case, inputs.read(), repeats=3)
-    least = rates.bound(work.counted(case)[0])
+    least = rates.bound(work.count_case(case)[0])
     assert 0 < least.seconds < min(row.seconds)
 
 
 def test_a_kernel_is_counted_by_what_its_mask_leaves():
     """In blocks, of tiles that the diagonal halves, it would be more."""
     case = Case("exact", 64, "forward_backward", implementation="pallas", **SMALL)
-    found, what = work.counted(case)
+    found, what = work.count_case(case)
     pairs = 64 * 65 // 2
     loss = 2 * 2 * 64 * 2 * 7
     assert what == work.NEEDED
@@ -94,8 +94,8 @@ def test_visible_pairs(name, reach, causal):
 
 def test_the_devices_of_a_slice_share_the_work():
     case = Case("exact", 64, batch=4, implementation="dense", **SMALL)
-    alone, _ = work.counted(case)
-    shared, _ = work.counted(dataclasses.replace(case, devices=4, shard="batch"))
+    alone, _ = work.count_case(case)
+    shared, _ = work.count_case(dataclasses.replace(case, devices=4, shard="batch"))
     assert shared.products == alone.products / 4
 
 
@@ -107,7 +107,7 @@ def test_a_training_step_counts_six_operations_for_each_parameter_and_token():
         implementation="dense", program="language_model", num_layers=2, vocab_size=vocab,
     )  # fmt: skip
     with compiling_for(targets.parse("v5e").platform):
-        found, _ = work.counted(case, model_programs.traceable)
+        found, _ = work.count_case(case, model_programs.traceable)
     matrices = 2 * (4 * width**2 + 2 * width * 4 * width) + vocab * width
     attention = 2 * 2 * length**2 * width  # of the layers, two products
     assert found.products == 3 * 2 * 3 * (length * matrices + attention)
@@ -120,7 +120,7 @@ def test_a_model_of_two_attentions_with_kernels_is_the_mean_of_models_of_one():
     names = ["exact", "window-5", "exact+window-5"]
     cases = [Case(name, 32, "train_step", **options) for name in names]
     with compiling_for(targets.parse("v5e").platform):
-        found = [work.counted(case, model_programs.traceable) for case in cases]
+        found = [work.count_case(case, model_programs.traceable) for case in cases]
     exact, window, both = (operations.products for operations, _ in found)
     assert window < exact and both == pytest.approx((exact + window) / 2)
     assert {what for _, what in found} == {work.NEEDED}

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 
 
-@pytest.mark.parametrize("device", targets.known().values(), ids=lambda device: device.name)
+@pytest.mark.parametrize("device", targets.known_devices().values(), ids=lambda device: device.name)
 def test_descriptions_are_sane(device):
     assert device.kind in ("tpu", "cuda") and device.device_kind and len(device.source) > 20
     assert 15 * GIB < device.memory_bytes < 200 * GIB

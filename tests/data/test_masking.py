@@ -10,7 +10,7 @@ from attnlab.data.masking import (
     Masking,
     cut,
     fixed_batches,
-    joined,
+    join_segments,
     masked_batches,
     statistics,
 )
@@ -182,9 +182,9 @@ def test_the_longer_segment_is_cut_at_both_ends():
 
 
 def test_joined_segments_have_types():
-    tokens, types = joined(np.array([7, 8]), np.array([9]))
+    tokens, types = join_segments(np.array([7, 8]), np.array([9]))
     assert tokens.tolist() == [BOS, 7, 8, EOS, 9, EOS] and types.tolist() == [0, 0, 0, 0, 1, 1]
-    assert joined(np.array([7]))[1].tolist() == [0, 0, 0]
+    assert join_segments(np.array([7]))[1].tolist() == [0, 0, 0]
 
 
 def test_blank_lines_separate_blocks(tmp_path):

@@ -25,7 +25,7 @@ from attnlab import masks
 from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.hashing import Rotations, make_rotations
 from attnlab.testing import Sizes
-from attnlab.testing.judging import judge, moved, ratio, rounding
+from attnlab.testing.judging import judge, move, ratio, rounding
 from tests import mechanism_cases
 from tests.device.scenarios import (
     CONTRACT,
@@ -124,7 +124,7 @@ class Problem:
 def nearby(problem: Problem, dtype: str) -> list[Arrays]:
     """The outputs in float64 of inputs that are off as this dtype rounds."""
     share = rounding(dtype)
-    return [problem.run_plainly(moved(problem.arrays, share, seed)) for seed in range(_NEARBY)]
+    return [problem.run_plainly(move(problem.arrays, share, seed)) for seed in range(_NEARBY)]
 
 
 def program(apply: Callable[[Arrays], jax.Array], dtype: str) -> Any:

@@ -124,7 +124,7 @@ def test_a_file_that_is_changed_while_cases_run_ends_the_run(mine, tmp_path, mon
         (tmp_path / "mine.py").write_text(FILE + "# another")
         return Result(case, "ok", seconds=(1.0,))
 
-    monkeypatch.setattr(run, "measured", measure)
+    monkeypatch.setattr(run, "measure_case", measure)
     flags = "--mechanisms=mine.py:mean --lengths=8,16 --passes=forward --output_dir=results".split()
     status, out, _ = tiny.run(compare_lengths, *flags)
     assert status == 1 and len(measured) == 1

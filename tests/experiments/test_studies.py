@@ -11,7 +11,7 @@ import pytest
 
 import experiments
 from attnlab.runs import command_line
-from attnlab.runs.flags import flag_of, kind_of, written
+from attnlab.runs.flags import flag_of, format_value, kind_of
 from attnlab.studies.study import Cell, Study, identity
 from attnlab.training.flags import FREE
 
@@ -74,7 +74,7 @@ def test_a_changed_flag_is_refused_or_named_free(name, flag, tmp_path, capsys):
 
     (tmp_path / "settings.json").write_text(json.dumps(settings.as_json()))
     value = getattr(changed, flag)
-    word = f"--{flag}={str(value).lower() if isinstance(value, bool) else written(value)}"
+    word = f"--{flag}={str(value).lower() if isinstance(value, bool) else format_value(value)}"
     command = [name, f"--resume={tmp_path}", word]
     given = {"doc": None, "free": (*FREE, *kind.free)}
     status = command_line.run(command, kind.flags, lambda *_: 0, **given)

@@ -19,7 +19,7 @@ def devices(monkeypatch):
     spec = importlib.util.spec_from_file_location("devices", ROOT / "launch" / "devices.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "seen", set)
+    monkeypatch.setattr(module, "find_kinds", set)
     return module
 
 
@@ -69,7 +69,7 @@ def test_wheels_for_real_devices_are_their_compilers(
     environment, installs, devices, monkeypatch, tmp_path, found, installed
 ):
     monkeypatch.setattr(devices, "extras", lambda: found)
-    monkeypatch.setattr(devices, "seen", lambda: {"accel"} if "tpu" in found else set())
+    monkeypatch.setattr(devices, "find_kinds", lambda: {"accel"} if "tpu" in found else set())
     for _ in range(2):  # the second time nothing is left to do
         python = environment.ensure(tmp_path, {"gpu-compile", "tpu"})
         assert installs == installed
@@ -118,7 +118,7 @@ def test_accelerators_without_their_tool(devices, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setenv("TPU_ACCELERATOR_TYPE", "v5litepod-4")
     for files, extras in (({"nvidia"}, {"cuda12"}), ({"vfio"}, {"tpu"}), (set(), set())):
-        monkeypatch.setattr(devices, "seen", lambda files=files: files)
+        monkeypatch.setattr(devices, "find_kinds", lambda files=files: files)
         assert devices.extras() == extras
 
 

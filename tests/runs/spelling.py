@@ -43,7 +43,7 @@ def run(settings: Settings, folder: Folder) -> int:
             time.sleep(600)
         if settings.last == "fails" and processes.prints():
             raise RuntimeError("no letter")
-        heard = processes.gathered(f"{name}{processes.index()}")
+        heard = processes.gather(f"{name}{processes.index()}")
         return [Row(name, tuple(heard))]
 
     def report() -> loop.Report:

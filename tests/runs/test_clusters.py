@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from attnlab.runs import clusters
-from attnlab.runs.clusters import Cluster, seen
+from attnlab.runs.clusters import Cluster, find_cluster
 from attnlab.runs.errors import Invalid
 
 SLURM = {
@@ -78,15 +78,15 @@ def slurm(**changed):
     ],
 )  # fmt: skip
 def test_what_is_seen_of_a_cluster(variables, expected):
-    assert seen(variables, lambda key: None) == expected
+    assert find_cluster(variables, lambda key: None) == expected
 
 
 def test_a_slice_of_virtual_machines_is_known_by_its_metadata():
-    assert seen({}, VM.get) == Cluster("Cloud TPU", "10.0.0.2:8476", 4, 3)
+    assert find_cluster({}, VM.get) == Cluster("Cloud TPU", "10.0.0.2:8476", 4, 3)
     names = VM | {"worker-network-endpoints": "a,b,c", "tpu-env": ""}
-    assert seen({}, names.get) == Cluster("Cloud TPU", "a:8476", 3, 1)
+    assert find_cluster({}, names.get) == Cluster("Cloud TPU", "a:8476", 3, 1)
     alone = VM | {"agent-worker-number": "0", "worker-network-endpoints": "a", "tpu-env": ""}
-    assert seen({}, alone.get) is None
+    assert find_cluster({}, alone.get) is None
 
 
 class Metadata(http.server.BaseHTTPRequestHandler):
@@ -132,11 +132,13 @@ def test_the_metadata_server_is_asked_where_a_tpu_is(monkeypatch):
 )  # fmt: skip
 def test_what_cannot_be_is_refused(variables, message):
     with pytest.raises(Invalid, match=message):
-        seen(variables, lambda key: None)
+        find_cluster(variables, lambda key: None)
 
 
 def test_flags_say_all_or_nothing():
-    explicit = functools.partial(clusters.chosen, "explicit", coordinator="here:1", process_id=1)
+    explicit = functools.partial(
+        clusters.find_chosen, "explicit", coordinator="here:1", process_id=1
+    )
     assert explicit(num_processes=2) == Cluster("--distributed=explicit", "here:1", 2, 1)
     assert explicit(num_processes=1, process_id=0) is None
     with pytest.raises(Invalid, match="process 1 of 1; give an index from 0 to 0"):

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from attnlab.runs.interrupts import interruptible, uninterrupted
+from attnlab.runs.interrupts import defer_interrupts, interruptible
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -36,5 +36,5 @@ def test_inside_a_callback_of_the_collector_it_is_not_lost():
 
 
 def test_a_report_is_written_in_peace():
-    with interruptible(), uninterrupted():
+    with interruptible(), defer_interrupts():
         signal.raise_signal(signal.SIGINT)

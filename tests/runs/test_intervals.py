@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnlab.runs.intervals import half_width, side, undecided
+from attnlab.runs.intervals import describe_undecided, half_width, side
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_the_interval_of_a_gap_is_welchs():
 @pytest.mark.parametrize(("gap", "tie"), [(1.0, 0.3), (0.1, 1.0)])
 def test_as_many_seeds_as_are_said_would_decide_and_fewer_would_not(gap, tie):
     """Repeated, values have the same variance but for n − 1 over n, which is made up for."""
-    for n in (3, int(undecided(tie, *varied(3, gap)).split()[1])):
+    for n in (3, int(describe_undecided(tie, *varied(3, gap)).split()[1])):
         decided = side(tie, *varied(n, gap)) is not None
         assert decided == (n > 3)
         assert side(tie, *varied(n - 1, gap)) is None
@@ -57,5 +57,5 @@ def varied(count, gap):
 
 
 def test_more_seeds_than_anyone_would_train_are_not_counted():
-    said = undecided(0, [0.001, 0.1, -0.1])
+    said = describe_undecided(0, [0.001, 0.1, -0.1])
     assert said == "undecided: 1,000 or more seeds would decide it"

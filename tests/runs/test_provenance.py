@@ -72,13 +72,13 @@ def test_sources_in_nobodys_or_somebody_elses_repository_have_no_revision(checko
 
 def test_a_report_says_whether_the_versions_are_those_that_were_tested(checkout):
     there = of(checkout)
-    assert there.untested({"jax": "1"}) is None  # sources without the file
+    assert there.untested_packages({"jax": "1"}) is None  # sources without the file
     (checkout / "launch").mkdir()
     (checkout / "launch" / "constraints.txt").write_text(
         '# why\njax==1; python_version < "3"\njax==2.0; python_version >= "3"\nflax==3\nb==4\n'
     )
-    assert there.untested({"jax": "2.0", "flax": "3", "attnlab": "9"}) == []
-    assert there.untested({"jax": "1", "flax": "not installed"}) == ["jax", "flax"]
+    assert there.untested_packages({"jax": "2.0", "flax": "3", "attnlab": "9"}) == []
+    assert there.untested_packages({"jax": "1", "flax": "not installed"}) == ["jax", "flax"]
     for untested, words in (
         (None, "jax 1 |"),
         ([], "as tested |"),

@@ -65,21 +65,21 @@ def test_what_has_no_room_is_said(run, monkeypatch):
     def refuse(*_):
         return deviceless.Program(1.0, refused=(2**34, 2**33), note="without cuDNN")
 
-    monkeypatch.setattr(plan.deviceless, "compiled", refuse)
+    monkeypatch.setattr(plan.deviceless, "compile_for", refuse)
     _, out, _ = run("--target=v5e")
     assert planned(out) == ["v5e", "needs 16.0 GiB of 8.00 GiB", "too large"]
     assert out.endswith("are not included\n512, v5e: without cuDNN\n")
 
 
 def test_one_that_fails_is_a_line_and_the_others_are_compiled(run, monkeypatch):
-    compiled = deviceless.compiled
+    compiled = deviceless.compile_for
 
     def fails_on_a_tpu(lower, target, devices):
         if target.name == "v5e":
             raise ValueError("heads do not divide\nby 3")
         return compiled(lower, target, devices)
 
-    monkeypatch.setattr(plan.deviceless, "compiled", fails_on_a_tpu)
+    monkeypatch.setattr(plan.deviceless, "compile_for", fails_on_a_tpu)
     status, out, _ = run("--target=v5e,h100")
     cells = [
         [x.strip() for x in line.split("|")[4:-1]] for line in re.findall("^. 512 .*", out, re.M)

@@ -252,7 +252,7 @@ def test_a_dry_run_says_how_long_what_is_missing_takes_and_keeps_nothing(run, tm
     for width in (3, 5):  # two seeds, and two trials of a fourth of the steps
         line = re.search(rf"\| {width} +\| +2 × 4,000 \| +2,000 \| +([\d.e+]+) \| +(.+) \|", out)
         seconds = 10_000 / float(line[1])  # of three digits
-        assert line[2] in {remaining.rounded(seconds * x) for x in (0.99, 0.995, 1, 1.005, 1.01)}
+        assert line[2] in {remaining.round_time(seconds * x) for x in (0.99, 0.995, 1, 1.005, 1.01)}
     status, out, _ = run("--widths=13,3", "--seeds=0", "--dry_run")
     assert status == 0 and re.search(r"\| 13 +\| +1 × 4 \| +0 \| +diverged \| +\|", out)
     assert re.search(r"\| 3 +\| +1 × 4 \| +0 \| +[\d.e+]+ \| +0 s \|", out)

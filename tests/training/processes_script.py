@@ -71,7 +71,7 @@ def main(out: Path, coordinator: str, count: int, index: int) -> None:
     processes.join(clusters.Cluster("a test", coordinator, count, index))
     cases = OF_TWO if jax.device_count() == 2 else OF_FOUR
     found = {name: trained(*case, out.parent / f"{name}-{count}") for name, case in cases.items()}
-    every = processes.gathered(found)
+    every = processes.gather(found)
     assert all(one == found for one in every), "a process has other numbers"
     if processes.is_first():
         out.write_text(json.dumps(found))

@@ -29,7 +29,7 @@ def test_the_better_half_goes_on_twice_as_long():
     tried = [(round(trial.learning_rate, 3), trial.steps) for trial in trials]
     assert tried == [*((x, 5) for x in losses[5]), *((x, 10) for x in losses[10]),
                      (0.1, 20), (0.2, 20)]  # fmt: skip
-    assert tuning.ranked(trials)[0] == tuning.Trial(0.1, 20, 1.0)
+    assert tuning.rank(trials)[0] == tuning.Trial(0.1, 20, 1.0)
     for optimizer, loop in seen:
         assert loop.validate_every == loop.checkpoint_every == loop.steps
         assert loop.average is loop.plateau is None
@@ -43,7 +43,7 @@ def test_what_diverges_ends_there():
 
     trials, _ = searched(loss, (3, 2, 1, 4))
     assert [trial.loss for trial in trials] == [None, None, 0.0, None, 0.0]
-    assert tuning.ranked(trials)[0].learning_rate == pytest.approx(0.1)
+    assert tuning.rank(trials)[0].learning_rate == pytest.approx(0.1)
     with pytest.raises(Diverged, match="all trials of 10 steps diverged; give smaller factors"):
         searched(loss, (3, 2, 4))
 

@@ -20,10 +20,10 @@ import jax
 from jax import lax
 
 from attnlab.devices.meshes import vary_like
-from attnlab.devices.split import current, divide_examples, entered
+from attnlab.devices.split import current, divide_examples, enter
 from attnlab.models.chunks import Undone
 
-__all__ = ["Coupling", "Streams", "reversible", "stored"]
+__all__ = ["Coupling", "Streams", "reversible", "store_layers"]
 
 Streams = tuple[jax.Array, jax.Array]
 
@@ -43,7 +43,7 @@ class Coupling(NamedTuple):
     undo_g: Callable[[Any, jax.Array, Any, jax.Array], Undone]
 
 
-def stored(
+def store_layers(
     couplings: tuple[Coupling, ...], params: Any, streams: Streams, each: Any, shared: Any
 ) -> tuple[Streams, Any]:
     """As `reversible`, but JAX derives the gradient, and so keeps every layer's activations."""
@@ -89,19 +89,19 @@ def reversible(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _reversible(couplings, split, params, streams, each, shared):
     del split
-    return stored(couplings, params, streams, each, shared)
+    return store_layers(couplings, params, streams, each, shared)
 
 
 def _forward(couplings, split, params, streams, each, shared):
     del split
-    outputs = stored(couplings, params, streams, each, shared)
+    outputs = store_layers(couplings, params, streams, each, shared)
     after, _ = outputs
     return outputs, (params, after, each, shared)
 
 
 def _backward(couplings, split, kept, cotangents):
     # Traced when the gradient is, which may be after the context of the forward pass.
-    with entered(split):
+    with enter(split):
         return _undo(couplings, kept, cotangents)
 
 

@@ -166,7 +166,7 @@ class ReversibleStack(nn.Module):
             """The other variables of the k-th layer of a repetition, and its keys."""
             layers = jnp.arange(repetitions) * len(paths) + k
             fold = jax.vmap(jax.random.fold_in, (None, 0))
-            layers_of = {kind: _at(tree, path) for kind, tree in variables.items()}
+            layers_of = {kind: _branch(tree, path) for kind, tree in variables.items()}
             return (
                 {kind: x for kind, x in layers_of.items() if x is not None},
                 {stream: fold(key, layers) for stream, key in keys.items()},
@@ -179,7 +179,7 @@ class ReversibleStack(nn.Module):
         )
         streams, moved = reversible(
             couplings,
-            tuple(_parted(_at(params, path)) for path in paths),
+            tuple(_split_layer(_branch(params, path)) for path in paths),
             streams,
             tuple(rest_of(k, path) for k, path in enumerate(paths)),
             arrays,
@@ -226,20 +226,20 @@ class ReversibleStack(nn.Module):
                 {"params": params}, x, deterministic=deterministic, rngs=keys, method="feed"
             )
 
-        return Coupling(f, *in_chunks(g, self.config.feed_forward_chunk, _gathered))
+        return Coupling(f, *in_chunks(g, self.config.feed_forward_chunk, _gather))
 
 
-def _parted(params: Any) -> tuple[Any, Any]:
+def _split_layer(params: Any) -> tuple[Any, Any]:
     """A layer's parameters, those of its attention and those of its feed-forward network."""
     of_feed = {name: x for name, x in params.items() if name.startswith("feed_forward")}
     return {name: x for name, x in params.items() if name not in of_feed}, of_feed
 
 
-def _gathered(params: Any) -> Any:
+def _gather(params: Any) -> Any:
     return params | {"feed_forward": gathered_network(params["feed_forward"])}
 
 
-def _at(tree: Any, path: tuple[str, ...]) -> Any:
+def _branch(tree: Any, path: tuple[str, ...]) -> Any:
     """The branch of a tree of dicts, None where there is none."""
     for name in path:
         tree = tree.get(name, None) if tree is not None else None

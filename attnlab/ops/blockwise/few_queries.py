@@ -78,17 +78,17 @@ def _context(call: Call) -> jax.Array:
     def cut(x, start):  # [*B, S, K, H] to [*B, block, K, H]
         return jax.lax.dynamic_slice_in_dim(x, start, _BLOCK, x.ndim - 3)
 
-    def prepared(start):  # keys and values [B, K, 1, block, H]
+    def prepare_block(start):  # keys and values [B, K, 1, block, H]
         return prepare(call.score, q, cut(k, start), cut(v, start), None, None, precision)
 
-    once = prepared(0)  # of the queries; those of later blocks are not computed
+    once = prepare_block(0)  # of the queries; those of later blocks are not computed
     alone = one_query.OneQuery.of(once, precision) if one_query.serves(call) else None
 
     def logits_and_values(start):
         if alone is not None:
             keys = one_query.side_by_side(cut(k, start))
             return alone.logits(keys), one_query.side_by_side(cut(v, start))
-        x = prepared(start)
+        x = prepare_block(start)
         return once.score.logits(once.q, x.k, precision=precision), x.v
 
     def add_block(j, softmax):

@@ -65,7 +65,7 @@ def _attend(call: Call) -> jax.Array:
         local_window_size=None if left is None else (left, 0),
         implementation="cudnn",
     )
-    q, k, v = _batched_alike(*(_even(x) for x in (call.q, call.k, call.v)))
+    q, k, v = _batched_alike(*(_make_even(x) for x in (call.q, call.k, call.v)))
     num_queries, num_keys = call.lengths
     if not _is_padded(call) and right == 0 and num_queries <= num_keys:
         context = attend(q, k, v)
@@ -93,7 +93,7 @@ def _is_padded(call: Call) -> bool:
     return any(part.lengths is not None for part in call.parts)
 
 
-def _even(x: jax.Array) -> jax.Array:
+def _make_even(x: jax.Array) -> jax.Array:
     """[*B, L, N, H] to [B, L or L + 1, N, H]: JAX refuses to differentiate an odd length."""
     x = x.reshape(-1, *x.shape[-3:])
     return jnp.pad(x, ((0, 0), (0, x.shape[1] % 2), (0, 0), (0, 0)))

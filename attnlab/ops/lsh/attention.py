@@ -31,7 +31,7 @@ from attnlab.ops.lsh.kernel import Kernel, attend_with, kernel_for
 from attnlab.ops.lsh.order import Order
 from attnlab.ops.lsh.published import Published, attend_published
 from attnlab.ops.lsh.rounds import attend_rounds
-from attnlab.ops.lsh.rows import CallSettings, Operands, factored, row_seeds, sort_operands
+from attnlab.ops.lsh.rows import CallSettings, Operands, multiply_or_zero, row_seeds, sort_operands
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 
 __all__ = ["attend_rows", "choose", "lsh_attention"]
@@ -182,7 +182,7 @@ def lsh_attention(
     )
     if shares_rounds:
         context = attend_sharing_rounds(implementation, settings, options.scale(width), given)
-        context = factored(context, factor)
+        context = multiply_or_zero(context, factor)
     else:
         context = by_device(
             lambda *part: attend(Operands(*part)),

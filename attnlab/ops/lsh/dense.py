@@ -28,9 +28,9 @@ from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import (
     CallSettings,
     at,
-    factored,
     keep_weights,
     map_together,
+    multiply_or_zero,
     row_of,
     unit_keys,
 )
@@ -153,7 +153,7 @@ def attend_dense(
 
     at_once = settings.rows_at_once or max(1, _WEIGHTS_AT_ONCE // (num_queries * v.shape[1]))
     out = map_together(row, batch, heads, at_once)
-    return factored(out.astype(v.dtype), order.factor)
+    return multiply_or_zero(out.astype(v.dtype), order.factor)
 
 
 def _row_weights(settings: CallSettings, q, k, scale, order: Order, seeds, index) -> jax.Array:

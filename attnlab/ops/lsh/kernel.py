@@ -25,9 +25,9 @@ from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (
     CallSettings,
     Row,
-    factored,
     heads_inside,
     largest_divisor,
+    multiply_or_zero,
     row_of,
     select_row,
     unit_keys,
@@ -83,7 +83,7 @@ def kernel_for(
 def attend_with(kernel: Kernel, settings: CallSettings, q, k, v, scale, order, seeds) -> jax.Array:
     """What `rounds.attend_rounds` computes, with its arguments; k and seeds are not used."""
     del k, seeds
-    return factored(_attend(kernel, settings, q, v, scale, order), order.factor)
+    return multiply_or_zero(_attend(kernel, settings, q, v, scale, order), order.factor)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
@@ -157,7 +157,7 @@ def _attend_rows_vjp(kernel: Kernel, row: Row, g, lse, delta):
     def some_rounds(total, rounds):
         x, visible = _in_order(kernel, row, rounds)
         # From tokens to slots; lse and δ are those of all rounds, so ds is too.
-        sorted_ = (_sorted(kernel, row, rounds, y) for y in (g, lse, delta))
+        sorted_ = (_sort_by_slot(kernel, row, rounds, y) for y in (g, lse, delta))
         with jax.named_scope("lsh_attend"):
             *gradients, _ = kernels.backward(x, visible, config, *sorted_)
         return [
@@ -180,16 +180,16 @@ def _turns(row: Row) -> jax.Array:
 def _in_order(kernel: Kernel, row: Row, rounds: jax.Array) -> tuple[Inputs, Visible]:
     """Some rounds [r] of some rows [g] as the kernels take them, as g·r rows."""
     with jax.named_scope("lsh_gather"):
-        q = _sorted(kernel, row, rounds, row.q)
-        k = _sorted(kernel, row, rounds, row.k)
-        v = _sorted(kernel, row, rounds, row.v)
-        seen = _seen(kernel, row, rounds, q.shape[1])
-    first = _padded(kernel, _flat(row.order.first[:, rounds]))
-    extent = _padded(kernel, _flat(row.order.extent[:, rounds]))
+        q = _sort_by_slot(kernel, row, rounds, row.q)
+        k = _sort_by_slot(kernel, row, rounds, row.k)
+        v = _sort_by_slot(kernel, row, rounds, row.v)
+        seen = _hide_seen(kernel, row, rounds, q.shape[1])
+    first = _pad_to_blocks(kernel, _flat(row.order.first[:, rounds]))
+    extent = _pad_to_blocks(kernel, _flat(row.order.extent[:, rounds]))
     return Inputs(q, k, v, None), Visible(first, extent, seen)
 
 
-def _seen(kernel: Kernel, row: Row, rounds: jax.Array, slots: int) -> Seen | None:
+def _hide_seen(kernel: Kernel, row: Row, rounds: jax.Array, slots: int) -> Seen | None:
     """Pairs that a round does not count: shown by an earlier round, or of a token with itself."""
     orders = []
     rows, num_rounds, _ = row.order.token.shape
@@ -201,7 +201,7 @@ def _seen(kernel: Kernel, row: Row, rounds: jax.Array, slots: int) -> Seen | Non
             # Positions last: an axis of a few rounds would be padded to a TPU's 128 lanes.
             # [g, L, R − 1] to [g·r, R − 1, slots]
             x = jnp.swapaxes(x[..., :-1], 1, 2)
-            return _padded(kernel, _flat(_other_orders(x, token)), 2)
+            return _pad_to_blocks(kernel, _flat(_other_orders(x, token)), 2)
 
         slot, first, extent = row.seen_by
         slot = in_other_orders(slot)
@@ -221,9 +221,9 @@ def _seen(kernel: Kernel, row: Row, rounds: jax.Array, slots: int) -> Seen | Non
     return Seen(*(jnp.concatenate(parts, axis=1) for parts in zip(*orders, strict=True)))
 
 
-def _sorted(kernel: Kernel, row: Row, rounds: jax.Array, x: jax.Array) -> jax.Array:
+def _sort_by_slot(kernel: Kernel, row: Row, rounds: jax.Array, x: jax.Array) -> jax.Array:
     """x [g, L, …] by token to the slots of some rounds, in whole blocks: [g·r, slots, …]."""
-    return _padded(kernel, _flat(jax.vmap(take)(x, row.order.token[:, rounds])))
+    return _pad_to_blocks(kernel, _flat(jax.vmap(take)(x, row.order.token[:, rounds])))
 
 
 def _by_token(x: jax.Array, row: Row, rounds: jax.Array) -> list[jax.Array]:
@@ -247,7 +247,7 @@ def _other_orders(x: jax.Array, token: jax.Array) -> jax.Array:
     return jnp.swapaxes(x.at[:, token].get(mode="promise_in_bounds"), 0, 1)
 
 
-def _padded(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
+def _pad_to_blocks(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
     blocks = math.lcm(kernel.config.block_q, kernel.config.block_k)
     return pad_to_multiple(x, axis, blocks)
 

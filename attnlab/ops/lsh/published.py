@@ -28,10 +28,10 @@ from attnlab.ops.lsh.rows import (
     Operands,
     at,
     count_known_rows,
-    factored,
     keep_weights,
     largest_divisor,
     map_together,
+    multiply_or_zero,
     row_of,
     unit_keys,
 )
@@ -128,7 +128,7 @@ def attend_published(settings: CallSettings, options: Published, given: Operands
     weights = rounds * slots * geometry.span * geometry.chunk_size
     most = largest_divisor(count_known_rows(batch, heads), _WEIGHTS_AT_ONCE // weights)
     out = map_together(attend_row, batch, heads, settings.rows_at_once or most)
-    return factored(out[:, :length].astype(given.v.dtype), factor)
+    return multiply_or_zero(out[:, :length].astype(given.v.dtype), factor)
 
 
 def _attend_row(settings: CallSettings, options: Published, row: Operands) -> jax.Array:

@@ -232,7 +232,7 @@ def _all_rows(
                 return lax.dynamic_slice_in_dim(x, start, block, axis)
 
             # [block, L]
-            allowed = _allowed(geometry, query, here_valid, segment, own(segment))
+            allowed = _allowed_pairs(geometry, query, here_valid, segment, own(segment))
             allowed &= (own(here_asks) & (query >= i * block))[:, None]
             sees_itself = jnp.ones((block,), bool)
             if order.pairs is not None:
@@ -261,7 +261,7 @@ def _all_rows(
     return HashQuality(*lax.map(one_row, jnp.arange(batch * heads, dtype=jnp.int32)))
 
 
-def _allowed(geometry: Geometry, query, valid, segment, own_segment) -> jax.Array:
+def _allowed_pairs(geometry: Geometry, query, valid, segment, own_segment) -> jax.Array:
     """[T, S]: True where full attention has the pair."""
     key = jnp.arange(valid.size, dtype=jnp.int32)[None, :]
     earlier = key < query[:, None]

@@ -33,9 +33,9 @@ from attnlab.ops.lsh.rows import (
     CallSettings,
     Row,
     at,
-    factored,
     keep_weights,
     map_rows,
+    multiply_or_zero,
     row_of,
     select_row,
     unit_keys,
@@ -92,7 +92,7 @@ def _attend(settings, count, q, k, v, scale, order, seeds, first):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         out, lse = _attend_row(settings, selected, first + _indices(count), chunks_at_once)
         # A row at a time: of all rows it would be a copy of the context, and of the cotangent.
-        return factored(out, selected.order.factor), lse
+        return multiply_or_zero(out, selected.order.factor), lse
 
     return map_rows(row, settings, order, q.shape[0])
 
@@ -109,7 +109,7 @@ def _backward_rule(settings, count, residuals, g):
     def row(index, chunks_at_once, on_cpu):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         # [L, D] each, δ [L]. The gradient of lse itself is taken off δ, since ∂lse/∂s = P.
-        g_row = factored(row_of(g, index), selected.order.factor)
+        g_row = multiply_or_zero(row_of(g, index), selected.order.factor)
         context_row = row_of(context, index)
         products = g_row.astype(lse.dtype) * context_row.astype(lse.dtype)
         delta = jnp.sum(products, axis=-1) - at(g_lse, index)

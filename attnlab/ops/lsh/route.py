@@ -183,7 +183,7 @@ class LSH:
             f" {q.shape[-3]} queries and {k.shape[-3]} keys (set shared_qk=False)",
         )
         if self.centering == "running":
-            center = running_center(x, _counted(mask, x.shape[:-1]))
+            center = running_center(x, _count_tokens(mask, x.shape[:-1]))
         rotations = self._rotations(q.shape, hash_key)
         return lsh_attention(q, v, hash_buckets(x, rotations, center=center), **options)
 
@@ -264,7 +264,7 @@ class LSH:
         options: Any = self.options
         x, center = self._hashed(q, hash_inputs, center)
         if state.mean is not None:
-            counted = _counted(mask, k.shape[:-1])
+            counted = _count_tokens(mask, k.shape[:-1])
             if counted is not None:
                 counted = jax.lax.dynamic_slice_in_dim(
                     counted, q_offset, x.shape[-3], counted.ndim - 1
@@ -361,7 +361,7 @@ def _constant_rotations(seed: int, sizes: tuple[tuple[str, Any], ...]) -> Rotati
         return make_rotations(jax.random.key(seed), **dict(sizes))
 
 
-def _counted(mask, shape: tuple[int, ...]) -> jax.Array | None:
+def _count_tokens(mask, shape: tuple[int, ...]) -> jax.Array | None:
     """Which of the tokens [*B, L, N] count in a running center, [*B, L]: valid ones; None = all."""
     visibility = read_mask(mask, shape, causal=True)
     if visibility.segments is not None:

@@ -29,12 +29,12 @@ __all__ = [
     "Row",
     "at",
     "count_known_rows",
-    "factored",
     "heads_inside",
     "keep_weights",
     "largest_divisor",
     "map_rows",
     "map_together",
+    "multiply_or_zero",
     "row_of",
     "row_seeds",
     "select_row",
@@ -201,7 +201,7 @@ def select_row(settings: CallSettings, q, k, v, scale, order: Order, seeds, inde
     return Row(q_row, keys, q_over_k, values, kv, row_order, seen_by, at(seeds, index))
 
 
-def factored(x: jax.Array, factor: jax.Array | None) -> jax.Array:
+def multiply_or_zero(x: jax.Array, factor: jax.Array | None) -> jax.Array:
     """x [*B, T, …] times factor [*B, T], zero where that is zero, whatever x is there."""
     if factor is None:
         return x

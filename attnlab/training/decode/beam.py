@@ -135,9 +135,9 @@ def _beam_search(
             return jnp.moveaxis(x, 1, axis + 1)
 
         cache = jax.tree.map(reorder, cache, axes)
-        return step + 1, beam, open_rows & unsettled(step + 1, beam), cache
+        return step + 1, beam, open_rows & find_unsettled(step + 1, beam), cache
 
-    def unsettled(step, beam):
+    def find_unsettled(step, beam):
         """The rows [B] in which an unended hypothesis may still win."""
         to_beat = beam.ended_scores[:, -1 if return_beam else 0]
         # log p only falls, and the penalty of the longest hypothesis forgives it most.
@@ -150,7 +150,7 @@ def _beam_search(
     beam = _Beam(nothing, none.at[:, 0].set(0.0), nothing, none)
     logits = jnp.repeat(logits[:, None], beam_size, 1)
     beam, _ = _grow(beam, logits, 0, jnp.ones(batch, bool), alpha)
-    carry = jnp.int32(1), beam, unsettled(1, beam), cache
+    carry = jnp.int32(1), beam, find_unsettled(1, beam), cache
     _, beam, *_ = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
 
     has_ended = beam.ended_scores[:, :1] > -jnp.inf

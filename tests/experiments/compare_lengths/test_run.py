@@ -54,18 +54,18 @@ class Recorder:
 
 def measured(earlier, length, **limits):
     runner = Recorder()
-    result = compare.measured(Case("dot", length), earlier, Settings(**limits), runner)
+    result = compare.measure_case(Case("dot", length), earlier, Settings(**limits), runner)
     ((_, ran),) = runner.log
     return ran, result
 
 
 def test_prediction_continues_the_last_two_lengths():
     quadratic = [rows.row("dot", n) for n in (512, 1024, 2048)]  # 20 ms at 1024
-    assert trends.predicted(quadratic, 8192) == pytest.approx(0.02 * 64)
-    assert trends.predicted(quadratic[:1], 1024) == pytest.approx(0.01)  # linear at least
-    assert trends.predicted([], 1024) == 0.0
+    assert trends.predict(quadratic, 8192) == pytest.approx(0.02 * 64)
+    assert trends.predict(quadratic[:1], 1024) == pytest.approx(0.01)  # linear at least
+    assert trends.predict([], 1024) == 0.0
     jump = [rows.row("dot", 512), rows.row("dot", 1024, seconds=(9.0,))]
-    assert trends.predicted(jump, 2048) == pytest.approx(36.0)  # no steeper than n²
+    assert trends.predict(jump, 2048) == pytest.approx(36.0)  # no steeper than n²
 
 
 def test_a_case_that_would_take_too_long_is_only_compiled():

@@ -8,7 +8,7 @@ from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from experiments.finetune import made
-from experiments.finetune.encode import NONE, Encoder, labels_of, stacked
+from experiments.finetune.encode import NONE, Encoder, labels_of, stack
 from experiments.finetune.examples import Classified, Span, Tagged, read
 from experiments.finetune.score import (
     answer_of,
@@ -139,10 +139,10 @@ def test_what_a_model_cannot_read_is_refused():
 def test_rows_are_padded_and_filled_without_labels():
     encode = Encoder(Bytes(), 9, ("a", "b"))
     rows = [encode(Classified((text,), "b", "")) for text in ("x", "yz")]
-    batch = stacked(rows, 5, 3)
+    batch = stack(rows, 5, 3)
     assert batch["tokens"].shape == (3, 5) and not batch["tokens"][2].any()
     assert batch["label"].tolist() == [1, 1, NONE]
-    tagged = stacked([encode(Tagged(("x",), ("b",), ""))], 5, 2)["label"]
+    tagged = stack([encode(Tagged(("x",), ("b",), ""))], 5, 2)["label"]
     assert tagged.tolist() == [[NONE, 1, NONE, NONE, NONE], [NONE] * 5]
 
 

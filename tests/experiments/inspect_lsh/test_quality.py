@@ -237,7 +237,7 @@ def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(tmp_
     longer = dataclasses.replace(sizes, train_steps=100)
 
     def trained(settings, folder):
-        return byte_model.trained(settings, TO_BE, TO_BE[:16], tmp_path / folder)
+        return byte_model.train(settings, TO_BE, TO_BE[:16], tmp_path / folder)
 
     (first, bits), (again, _) = (trained(sizes, "none") for _ in range(2))
     assert bits is None and not list(tmp_path.iterdir())
@@ -271,7 +271,7 @@ def test_activations_are_what_attention_sees(tmp_path):
     # A position reads the byte before it, so the last byte changes no activation, the one before
     # it the last activation alone, and the first byte all but the first.
     sizes = dataclasses.replace(SMALL, length=16, num_layers=2, train_steps=0)
-    variables, _ = byte_model.trained(sizes, TO_BE, TO_BE, tmp_path)
+    variables, _ = byte_model.train(sizes, TO_BE, TO_BE, tmp_path)
 
     def layer(changed):
         data = TO_BE[:16].copy()

@@ -16,7 +16,7 @@ from attnlab.models import Reformer, TransformerLM
 from attnlab.runs import command_line
 from attnlab.runs.errors import Invalid
 from experiments.language_model import corpus
-from experiments.language_model.models import ablated, build, rounds_of, streams, with_rounds
+from experiments.language_model.models import ablate, build, rounds_of, streams, with_rounds
 from experiments.language_model.settings import PRESETS, Settings
 from tests.daily import daily
 
@@ -109,7 +109,7 @@ def test_the_ablation_of_a_pattern_is_that_of_its_hashing_layers():
     model = build("reversible-window-5+lsh-2", sizes, vocab_size=9, length=16)
     shapes = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 16), int))
     variables = jax.tree.map(lambda x: jnp.ones(x.shape), shapes)
-    found = ablated("reversible-window-5+lsh-2", variables)["params"]["decoder"]
+    found = ablate("reversible-window-5+lsh-2", variables)["params"]["decoder"]
     zeroed = [not found[f"layer_{i}"]["attention"]["out"]["kernel"].any() for i in range(4)]
     assert zeroed == [False, True, False, True]
     left = sum(int(x.sum()) for x in jax.tree.leaves(variables["params"]["decoder"]))
@@ -128,7 +128,7 @@ def test_an_ablated_model_attends_to_nothing(name):
         return np.flatnonzero(np.abs(one - two).max((0, 2)) > 1e-6)
 
     assert len(changed(variables)) > 2
-    assert changed(ablated(name, variables)).tolist() == [4]  # which reads token 3 itself
+    assert changed(ablate(name, variables)).tolist() == [4]  # which reads token 3 itself
 
 
 def test_a_text_of_bytes_stays_on_disk(tmp_path):

@@ -18,7 +18,7 @@ from experiments.long_range.examples import (
     batches,
     fixed_batches,
     majority,
-    masked,
+    mask_tokens,
     open_tasks,
 )
 from experiments.long_range.settings import Settings
@@ -64,14 +64,14 @@ def test_splits_share_no_example_and_a_last_batch_is_filled(task):
 def test_masked_tokens_are_words_and_their_labels_are_what_they_were():
     tokens = np.array([[1, 5, 6, 7, 8, 9, 0, 0], [1, 7, 7, 5, 0, 0, 0, 0]], np.int32)
     rng = np.random.default_rng(3)
-    draws = [masked({"tokens": tokens}, 0.25, rng) for _ in range(40)]
+    draws = [mask_tokens({"tokens": tokens}, 0.25, rng) for _ in range(40)]
     for drawn in draws:
         chosen = drawn["label"] >= 0
         assert chosen.sum() == 2 and (tokens[chosen] > 3).all()
         assert (drawn["tokens"][chosen] == UNK).all()
         np.testing.assert_array_equal(np.where(chosen, drawn["label"], drawn["tokens"]), tokens)
     assert (np.sum([drawn["label"] >= 0 for drawn in draws], 0) > 0).sum() == 8  # each word at last
-    empty = masked({"tokens": np.array([1, 0, 0], np.int32)}, 0.25, rng)
+    empty = mask_tokens({"tokens": np.array([1, 0, 0], np.int32)}, 0.25, rng)
     assert empty["tokens"].tolist() == [1, 0, 0] and (empty["label"] == -1).all()
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.models.chunks import Undone, in_chunks
-from attnlab.models.reformer.couplings import Coupling, reversible, stored
+from attnlab.models.reformer.couplings import Coupling, reversible, store_layers
 
 
 def f(params, x, rest):
@@ -37,7 +37,7 @@ def test_gradients_are_those_of_stored_layers():
         return jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, streams)
 
     for got, want in zip(
-        jax.tree.leaves(run(reversible)), jax.tree.leaves(run(stored)), strict=True
+        jax.tree.leaves(run(reversible)), jax.tree.leaves(run(store_layers)), strict=True
     ):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 

@@ -95,7 +95,7 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     model = tiny(**layers)
     variables = init(model, TOKENS)
     got, moved = gradient(model, variables)
-    monkeypatch.setattr("attnlab.models.reformer.model.reversible", couplings.stored)
+    monkeypatch.setattr("attnlab.models.reformer.model.reversible", couplings.store_layers)
     want, moved_of_stored = gradient(model, variables)
     assert relative_error(got, want) < 3e-6
     jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), moved, moved_of_stored)
@@ -122,7 +122,7 @@ def test_streams_of_float32_serve_a_bfloat16_model(monkeypatch):
         variables = init(model, TOKENS)
         got, _ = gradient(model, variables)
         with monkeypatch.context() as patched:
-            patched.setattr("attnlab.models.reformer.model.reversible", couplings.stored)
+            patched.setattr("attnlab.models.reformer.model.reversible", couplings.store_layers)
             want, _ = gradient(model, variables)
         return relative_error(got, want)
 

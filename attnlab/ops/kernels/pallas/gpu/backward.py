@@ -20,7 +20,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.gpu.launch import Launch, Program, arrays_of
-from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzled, write
+from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzle, write
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, key_blocks, query_blocks
 
 __all__ = ["backward"]
@@ -113,7 +113,7 @@ def _of_queries(x, arrays, layout, config, blocks):
     )  # fmt: skip
     if not layout.additive:
         out = jax.ShapeDtypeStruct((rows, num_queries, hidden), config.dtype)
-        scratch = (swizzled((groups, ROWS, hidden), config.dtype),)
+        scratch = (swizzle((groups, ROWS, hidden), config.dtype),)
         (dq,) = launch("range_dq", compute, arrays, blocks, (out,), scratch)
         return dq, None
     out = jax.ShapeDtypeStruct((rows, hidden, num_queries), jnp.float32)
@@ -184,7 +184,7 @@ def _of_keys(x, arrays, layout, config, blocks):
         scratch = (plgpu.SMEM((groups, 1, hidden, ROWS), dtype),)
     else:
         dk_shape, dtype = (rows, num_keys, hidden), config.dtype
-        scratch = tuple(swizzled((groups, ROWS, n), dtype) for n in (hidden, width))
+        scratch = tuple(swizzle((groups, ROWS, n), dtype) for n in (hidden, width))
     outputs = (
         jax.ShapeDtypeStruct(dk_shape, dtype),
         jax.ShapeDtypeStruct((rows, num_keys, width), dtype),

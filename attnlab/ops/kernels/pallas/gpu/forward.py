@@ -15,7 +15,7 @@ from jax.experimental import pallas as pl
 
 from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.gpu.launch import Launch, Program, arrays_of, simulator
-from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzled, write
+from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzle, write
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, query_blocks
 
 __all__ = ["forward", "refusal"]
@@ -70,7 +70,7 @@ def forward(x: Inputs, visible: Visible, config: Config) -> tuple[jax.Array, jax
         jax.ShapeDtypeStruct((rows, num_queries, width), config.dtype),
         jax.ShapeDtypeStruct((rows, num_queries), jnp.float32),
     )
-    scratch = (swizzled((groups, ROWS, width), config.dtype),)
+    scratch = (swizzle((groups, ROWS, width), config.dtype),)
     blocks = query_blocks(visible, config, num_keys)
     context, lse = launch("range_forward", compute, arrays, blocks, outputs, scratch)
     return context, lse

@@ -22,7 +22,7 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attnlab.ops.kernels.pallas import tiles
 
-__all__ = ["ROWS", "STAGES", "Arrays", "Layout", "Queue", "Tile", "swizzled", "write"]
+__all__ = ["Arrays", "Layout", "Queue", "ROWS", "STAGES", "Tile", "swizzle", "write"]
 
 # Rows of a warpgroup's tile: those of a wgmma instruction.
 ROWS = 64
@@ -88,7 +88,7 @@ class Layout(NamedTuple):
 
         def buffer(name, x):
             if self._is_multiplied(name):
-                return swizzled((slots, positions, x.shape[2]), x.dtype)
+                return swizzle((slots, positions, x.shape[2]), x.dtype)
             # [slots, H] of w, which has no positions; else [slots, rows of the array, positions]
             last = x.shape[1:] if name == "w" else (x.shape[1], positions)
             return plgpu.SMEM((slots, *last), x.dtype)
@@ -294,7 +294,7 @@ class Tile(NamedTuple):
         return pl.run_scoped(multiply, plgpu.ACC((ROWS, b.shape[1]), jnp.float32))
 
 
-def swizzled(shape: tuple[int, ...], dtype) -> Any:
+def swizzle(shape: tuple[int, ...], dtype) -> Any:
     """Shared memory in the order that wgmma reads without bank conflicts."""
     # Rows of 128 bytes, eight to a tile, as the swizzle of 128 bytes wants them.
     across = 128 // jnp.dtype(dtype).itemsize
