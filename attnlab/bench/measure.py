@@ -148,7 +148,9 @@ def prepare(
     start = time.perf_counter()
     _, extra = memory.peak_of(program.run)
     one_call = time.perf_counter() - start
-    if one_call < _SHORT_SECONDS:  # the first run also paid for threads and pages
+    if one_call < min(
+        _SHORT_SECONDS, limit_seconds / 3
+    ):  # the first run also paid for threads and pages
         start = time.perf_counter()
         _, extra = memory.peak_of(program.run)
         one_call = time.perf_counter() - start

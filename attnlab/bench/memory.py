@@ -51,7 +51,8 @@ def analyze(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform
     its numbers only.
     """
     stats: Any = compiled.memory_analysis()
-    if platform == "cpu" and hides_scratch(compiled.as_text() or ""):
+    total = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
+    if platform == "cpu" and hides_scratch(compiled.as_text() or "", total):
         options = WITHOUT_HIDDEN_SCRATCH | _QUICK
         stats = lowered.compile(compiler_options=options).memory_analysis()
     output = stats.output_size_in_bytes - stats.alias_size_in_bytes
@@ -61,24 +62,26 @@ def analyze(lowered: jax.stages.Lowered, compiled: jax.stages.Compiled, platform
     return Need(stats.argument_size_in_bytes, output, max(temporary, 0))
 
 
-def hides_scratch(program: str) -> bool:
-    """Whether a YNN fusion has a larger array between two of its steps than it takes or returns.
+def hides_scratch(program: str, total: int) -> bool:
+    """Whether a YNN fusion may hide more than a tenth of the bytes that its program says to need.
 
-    A step is a product or a reduction. A fusion of one step alone streams what is around it; one of
-    two steps keeps what is between them: a dense softmax's weights, T x S.
+    A fusion of one step, a product or a reduction, streams what is around it; one of several steps
+    keeps what is between them, such as the weights of a softmax, T x S.
     """
     computations = hlo.parse_program(program)
     instructions = [x for one in computations.values() for x in one.instructions.values()]
     fusions = [x for x in instructions if x.opcode == "fusion" and "__ynn_fusion" in x.rest]
-    return any(_hides_scratch(computations[name]) for x in fusions for name in x.calls)
+    hidden = [_largest_inside(computations[name]) for x in fusions for name in x.calls]
+    return max(hidden, default=0) > total / 10
 
 
-def _hides_scratch(fusion: hlo.Computation) -> bool:
+def _largest_inside(fusion: hlo.Computation) -> float:
+    """Bytes of the largest array that a fusion of several steps neither takes nor returns."""
     instructions = fusion.instructions.values()
     if sum(x.opcode in ("dot", "reduce") for x in instructions) < 2:
-        return False
-    given = [x.num_bytes for x in instructions if x.opcode == "parameter"]
-    return max(x.num_bytes for x in instructions) > max(*given, fusion.root.num_bytes)
+        return 0
+    inside = [x for x in instructions if x.opcode != "parameter" and x is not fusion.root]
+    return max(x.num_bytes for x in inside)
 
 
 def available(device: jax.Device) -> int | None:

@@ -21,7 +21,7 @@ from attnlab.core.checks import as_size, require
 from attnlab.core.tokens import PAD
 from attnlab.data.encoding import Encoded, EncodePair, Example, Source
 from attnlab.data.parts import WHOLE, Part
-from attnlab.data.pools import Batches, Fill, Reader
+from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
 
 __all__ = ["evaluation_batches", "train_batches"]
@@ -106,8 +106,7 @@ def endless(
     require(len(encoded) > 0, "the data set has no examples")
     part.require_divides(batch_size)
     order = grain.MapDataset.source(encoded).seed(seed).shuffle().repeat()
-    batches = Batches(order, len(encoded), fill, num_workers)
-    return grain.experimental.ThreadPrefetchIterDataset(batches, prefetch_buffer_size=PREFETCHED)
+    return Ahead(Batches(order, len(encoded), fill, num_workers), PREFETCHED)
 
 
 def evaluation_batches(

@@ -9,7 +9,9 @@ the pool's batches are gone), and resuming is exact.
 from __future__ import annotations
 
 import pickle
+from collections import deque
 from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import grain
@@ -18,7 +20,7 @@ from absl import flags
 from attnlab.data.encoding import Example
 from attnlab.runs.errors import Invalid
 
-__all__ = ["Batches", "Fill", "Reader"]
+__all__ = ["Ahead", "Batches", "Fill", "Reader"]
 
 Batch = dict[str, Any]  # name → int32 array [B, length]
 _BLOCK = 256  # examples that a worker sends together: each sending costs more than to encode one
@@ -146,3 +148,65 @@ class _PoolIterator(grain.DatasetIterator):
         if self._reader:
             self._reader.close()
         self._reader, self._pool = None, ()
+
+
+class Ahead(grain.IterDataset):
+    """Makes batches in a thread before they are asked for; its state is that of the last one given.
+
+    Args:
+      parent: data set that makes the batches.
+      batches: number of batches made ahead.
+    """
+
+    def __init__(self, parent: grain.IterDataset, batches: int) -> None:
+        super().__init__(parent)
+        self._batches = batches
+
+    def __iter__(self) -> _AheadIterator:
+        return _AheadIterator(iter(self._parent), self._batches)
+
+
+class _AheadIterator(grain.DatasetIterator):
+    def __init__(self, parent: grain.DatasetIterator, batches: int) -> None:
+        super().__init__(parent)
+        self._batches = batches
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="data")
+        self._ahead: deque[Future[tuple[Batch, dict[str, int]]]] = deque()
+        self._state: dict[str, int] = parent.get_state()
+
+    def __next__(self) -> Batch:
+        self._assert_not_closed()
+        while len(self._ahead) < self._batches:
+            self._ahead.append(self._thread.submit(_batch_and_state, self._parent))
+        batch, self._state = self._ahead.popleft().result()
+        return batch
+
+    def get_state(self) -> dict[str, int]:
+        return self._state
+
+    def set_state(self, state: dict[str, int]) -> None:
+        self._forget()
+        self._parent.set_state(state)
+        self._state = state
+
+    def close(self) -> None:
+        self._forget()
+        self._thread.shutdown()
+        super().close()
+
+    def __del__(self) -> None:
+        # grain's would close, which waits for the thread and so must not be run by it. Without
+        # references the thread ends, and so do the workers.
+        pass
+
+    def _forget(self) -> None:
+        """Throws away the batches that are not yet asked for."""
+        for future in self._ahead:
+            future.cancel()
+        wait(self._ahead)
+        self._ahead.clear()
+
+
+def _batch_and_state(iterator: grain.DatasetIterator) -> tuple[Batch, dict[str, int]]:
+    # not a method of _AheadIterator, so that its thread does not keep it alive
+    return next(iterator), iterator.get_state()

@@ -66,10 +66,14 @@ def tables(results: Sequence[Result], cell: Cell, of_what: str = "") -> list[str
     parts = []
     for panel in (panel for row in grid_of(results) for panel in row):
         if any(map(cell, panel.results)):
-            is_named = panel.results[0].case.target is not None  # a name stays as it is
-            heading = panel.title if is_named else panel.title.capitalize()
-            parts += [f"### {heading}{of_what}", over_axis(panel.results, cell)]
+            parts += [f"{heading_of(panel)}{of_what}", over_axis(panel.results, cell)]
     return parts
+
+
+def heading_of(panel: Panel) -> str:
+    """The heading of a panel's table; the name of a target stays as it is."""
+    is_named = panel.results[0].case.target is not None
+    return f"### {panel.title if is_named else panel.title.capitalize()}"
 
 
 def draw(results: Sequence[Result], quantity: str, device: str = "") -> Figure | None:

@@ -5,7 +5,7 @@ import functools
 import io
 import math
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
@@ -76,7 +76,7 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
     shown = _timed_passes(results)
     for quantity in ("time", "memory") if shown else ():
         parts.append(f"## {quantity.capitalize()}")
-        if any(result.status == "ok" for result in results):  # else there is nothing to draw
+        if any(r.status == "ok" and r.case.passes != ACCURACY for r in results):  # to be drawn
             parts.append(f"![{quantity} over {axis}]({quantity}.svg)")
         parts += panels.tables(results, CELLS[quantity])
     if shown and axis == "devices":
@@ -97,20 +97,26 @@ def _timed_passes(results: Sequence[Result]) -> list[str]:
 
 
 def _efficiency(results: Sequence[Result]) -> list[str]:
-    """The share of the devices' work that counts: t₁·w / (t_d·d), w the work over that of t₁."""
-    measured = [r for r in results if trends.quiet_seconds(r)]
-    by_devices = sorted(measured, key=lambda r: -r.case.devices)
-    first = {(r.case.label, r.case.passes): r for r in by_devices}
+    """Tables of the share of the devices' work that counts."""
+    parts = []
+    for panel in (panel for row in panels.grid_of(results) for panel in row):
+        measured = [result for result in panel.results if trends.quiet_seconds(result)]
+        by_devices = sorted(measured, key=lambda result: -result.case.devices)
+        fewest = {result.case.label: result for result in by_devices}
+        cell = functools.partial(_share_that_counts, fewest)
+        if any(map(cell, panel.results)):
+            parts += [panels.heading_of(panel), over_axis(panel.results, cell)]
+    return parts
 
-    def cell(result: Result | None) -> str:
-        if result is None or not result.median_seconds or result.busy:
-            return ""
-        base = first[result.case.label, result.case.passes]
-        work = result.case.batch / base.case.batch
-        devices = result.case.devices / base.case.devices
-        return f"{(base.median_seconds or 0) * work / (result.median_seconds * devices):.0%}"
 
-    return panels.tables(results, cell)
+def _share_that_counts(fewest: Mapping[str, Result], result: Result | None) -> str:
+    """t₁·w / (t_d·d), w the work over that of t₁, the time with the fewest devices."""
+    if result is None or not result.median_seconds or result.busy:
+        return ""
+    base = fewest[result.case.label]
+    work = result.case.batch / base.case.batch
+    devices = result.case.devices / base.case.devices
+    return f"{(base.median_seconds or 0) * work / (result.median_seconds * devices):.0%}"
 
 
 def answer(

@@ -191,7 +191,7 @@ class Settings(Flags):
         self._check_peers()
         self._check_targets()
         self._check_axis()
-        for count in self.devices:
+        for count in () if self.target else self.devices:
             self._divide(count, f"{count} devices")
 
     def require_files(self, typed: Mapping[str, Any]) -> None:
