@@ -17,7 +17,7 @@ from attnlab.mechanisms.attentions import kind_of
 from attnlab.runs.units import human
 
 _ROWS = 512  # of queries that NumPy attends with at a time
-_SHORT_SECONDS = 1.0  # of a longer call threads and pages are nothing
+_LARGE_BYTES = 2**26  # beside which what a process begins with is nothing
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
 
 
@@ -148,9 +148,8 @@ def prepare(
     start = time.perf_counter()
     _, extra = memory.peak_of(program.run)
     one_call = time.perf_counter() - start
-    if one_call < min(
-        _SHORT_SECONDS, limit_seconds / 3
-    ):  # the first run also paid for threads and pages
+    is_large = one_call > 1.0 and (extra or 0) > _LARGE_BYTES
+    if one_call <= limit_seconds / 3 and not is_large:  # the first run also paid for threads
         start = time.perf_counter()
         _, extra = memory.peak_of(program.run)
         one_call = time.perf_counter() - start
