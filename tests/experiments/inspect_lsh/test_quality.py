@@ -188,7 +188,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
     words = (folder / "report.md").read_text()
     assert " so far" not in words
     # Nothing is missing now: no model is needed, the report comes out of the rows.
-    monkeypatch.delattr(byte_model, "trained")
+    monkeypatch.delattr(byte_model, "train")
     (folder / "report.md").unlink()
     assert inspect_lsh.main(resume) == 0 and (folder / "report.md").read_text() == words
     assert (folder / "results.jsonl").read_text() == measured
