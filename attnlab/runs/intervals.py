@@ -7,10 +7,18 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = ["FEWEST", "describe_undecided", "difference", "half_width", "side"]
+__all__ = [
+    "FEWEST",
+    "describe_undecided",
+    "difference",
+    "half_width",
+    "p_value",
+    "reject_by_holm",
+    "side",
+]
 
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
-_MOST = 1000  # seeds that anyone would train
+_MOST = 20  # seeds that anyone would train
 
 
 def half_width(*samples: Sequence[float], comparisons: int = 1, count: int | None = None) -> float:
@@ -30,13 +38,63 @@ def half_width(*samples: Sequence[float], comparisons: int = 1, count: int | Non
 
     if min(map(len, samples)) < 2:
         return math.inf
+    error, freedom = _standard_error(samples, count)
+    return float(stdtrit(freedom, 1 - 0.025 / comparisons)) * error if error else 0.0
+
+
+def p_value(tie: float, *samples: Sequence[float]) -> float:
+    """The probability of such values if what `side` says of them were not so; 1 where it is None.
+
+    Of a side: of a mean, or a gap of two, at least as far from 0, on both sides, if it were 0. Of a
+    tie: of one as far from the nearer of its bounds ±tie, if it were there (two one-sided tests,
+    Schuirmann 1987).
+
+    >>> round(p_value(0, [1.0, 2.0, 3.0]), 3), round(p_value(9, [-1.0, 0.0, 1.0]), 3)
+    (1.0, 0.002)
+    """
+    from scipy.special import stdtr
+
+    decided = side(tie, *samples)
+    if decided is None:
+        return 1.0
+    error, freedom = _standard_error(samples)
+    distance = abs(difference(*samples))
+    if decided == 0:
+        distance = tie - distance
+    if error == 0:
+        return 0.0
+    one_sided = float(stdtr(freedom, -distance / error))
+    return 2 * one_sided if decided else one_sided
+
+
+def reject_by_holm(p_values: Sequence[float], level: float = 0.05) -> list[bool]:
+    """Which of several hypotheses are rejected, one of them wrongly with probability `level`.
+
+    The smallest p-value is held against level / m, the next against level / (m − 1), and so on up
+    to the first that fails (Holm 1979).
+
+    >>> reject_by_holm([0.03, 0.01, 0.04, 0.001])
+    [False, True, False, True]
+    """
+    rejected = [False] * len(p_values)
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    for place, index in enumerate(order):
+        if p_values[index] > level / (len(p_values) - place):
+            break
+        rejected[index] = True
+    return rejected
+
+
+def _standard_error(
+    samples: Sequence[Sequence[float]], count: int | None = None
+) -> tuple[float, float]:
+    """The standard error of a mean, or of the gap of two, and its degrees of freedom (Welch)."""
     counts = [count or len(values) for values in samples]
     squares = [statistics.variance(x) / n for x, n in zip(samples, counts, strict=True)]
     if not sum(squares):
-        return 0.0
+        return 0.0, math.inf
     per = sum(square**2 / (n - 1) for square, n in zip(squares, counts, strict=True))
-    quantile = float(stdtrit(sum(squares) ** 2 / per, 1 - 0.025 / comparisons))
-    return quantile * math.sqrt(sum(squares))
+    return math.sqrt(sum(squares)), sum(squares) ** 2 / per
 
 
 def difference(*samples: Sequence[float]) -> float:
@@ -69,10 +127,13 @@ def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | N
 def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> str:
     """What is said where there is no side: how many seeds would decide it if they vary as these.
 
+    Where those are more than anyone would train, the effect is smaller than the far end of the
+    interval.
+
     >>> describe_undecided(0, [-1.0, 1.0, 3.0]), describe_undecided(0, [1.0])
     ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
-    >>> describe_undecided(0, [1.0, 2.0, math.inf])
-    'undecided: a score is not finite'
+    >>> describe_undecided(0, [-1.0, 0.1, 1.0]), describe_undecided(0, [1.0, 2.0, math.inf])
+    ('undecided: the effect is too small to see, within ±2.52', 'undecided: a score is not finite')
     """
     if min(map(len, samples)) < 2:
         return "undecided: one seed shows no variance"
@@ -84,6 +145,8 @@ def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int =
         width = half_width(*samples, comparisons=comparisons, count=count)
         return width < max(gap, tie - gap)
 
-    seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST), True, key=decide)
-    more = " or more" if seeds == _MOST else ""
-    return f"undecided: {seeds:,}{more} seeds would decide it"
+    seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST + 1), True, key=decide)
+    if seeds > _MOST:
+        most = gap + half_width(*samples, comparisons=comparisons)
+        return f"undecided: the effect is too small to see, within ±{most:.3g}"
+    return f"undecided: {seeds} seeds would decide it"

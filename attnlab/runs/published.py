@@ -29,6 +29,12 @@ class Table:
     printed: Mapping[str, Mapping[str, str]]
 
     @property
+    def status(self) -> str:
+        """How the figures were checked, as the first line says it; "" where it does not."""
+        _, _, status = self.source.partition("; status: ")
+        return status.split(";")[0]
+
+    @property
     def cells(self) -> Mapping[str, Mapping[str, float]]:
         """The figures by row and column."""
         return {

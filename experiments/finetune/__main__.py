@@ -166,7 +166,7 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
             "A gap is that of the scores of the same seeds, ± half of its 95 % interval (Student's"
             " t; of several gaps all at once); it is *decided* where it is more than that, and"
             f" from {intervals.FEWEST} seeds on; else the seeds are named that would decide it if"
-            " they vary as these."
+            " they vary as these, or the bound that the effect is within."
         )
         yield markdown_table(["gap", "seeds", measure, ""], lines)
 

@@ -55,7 +55,6 @@ class Claim:
       word: side of the rows in the paper where it prints no gap, one of `WORDS`.
       score: number that is compared; of a table its own.
       tie: gap below which two rows count as equal; of a table its own.
-      of_collapse: whether it is that a row collapses, which then counts.
     """
 
     source: Source
@@ -70,7 +69,13 @@ class Claim:
     word: str = ""
     score: str = ""
     tie: float = 0
-    of_collapse: bool = False
+
+    @property
+    def unit(self) -> str:
+        """What is compared: a score, a time, memory, or a count."""
+        if self.score:
+            return "time" if self.score == "median_seconds" else self.score
+        return all_tables()[self.table].unit if self.table in all_tables() else "count"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +88,7 @@ class ClaimVerdict:
       where: folder that has it, in that of the results; "" = it was not run.
       agree: number of rows, or of pairs of rows, that are on the paper's side, of all.
       gap: gap that decides; None = there is none, or its rows were not run.
+      origin: way in which the paper's number was checked.
     """
 
     claim: Claim
@@ -90,6 +96,7 @@ class ClaimVerdict:
     where: str
     agree: str
     gap: Gap | None
+    origin: str
 
 
 @functools.cache
@@ -124,9 +131,6 @@ def _read_claim(source: Source, keys: dict[str, Any]) -> Claim:
     source.require("rule", claim.rule, rules, f"the rule {of_claim}")
     if claim.word or claim.folder:
         source.require("word", claim.word, WORDS, f"the word {of_claim}")
-    if claim.of_collapse and not getattr(table, "collapsed", {}):
-        rule = f"of_collapse {of_claim} needs a table that says what a collapse is"
-        source.refuse("of_collapse", rule, claim.table or claim.folder, "leave it out")
     for key in ("rows", "against"):
         for row in getattr(claim, key) if claim.table else ():
             source.require(key, row, rows, f"a row {of_claim}")
@@ -176,7 +180,17 @@ def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[C
         line, gap = min(lines, key=lambda one: verdicts.severity(one[0].verdict))
         on_its_side = verdicts.severity(verdicts.OTHER_SIZE)[0]
         agree = sum(verdicts.severity(one.verdict)[0] >= on_its_side for one, _ in lines)
-        yield ClaimVerdict(claim, line, folder, f"{agree} of {len(lines)}", gap)
+        yield ClaimVerdict(
+            claim, line, folder, f"{agree} of {len(lines)}", gap, _describe_origin(claim)
+        )
+
+
+def _describe_origin(claim: Claim) -> str:
+    """How the paper's number was checked: as its file says, or the claim has a word for it."""
+    if claim.word:
+        return "words"
+    table = all_tables().get(claim.table)
+    return "" if table is None else report.read_published([claim.table])[claim.table].status
 
 
 def _make_line_not_run(name: str) -> Line:
@@ -193,7 +207,8 @@ def _compare_rows(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | 
     table, found = section.table, section.found
     lines = {line.row: line for line in section.lines}
     if not isinstance(table, ScoreTable):
-        yield from ((lines[row], None) for row in claim.rows or table.rows)
+        judged = {gap.row: gap for gap in table.gaps(section.paper, found)}
+        yield from ((lines[row], judged.get(row)) for row in claim.rows or table.rows)
         return
     scores, base = table.scores(found), table.against()
     pairs = [(row, base.get(row, row)) for row in claim.rows or base]
@@ -207,7 +222,7 @@ def _compare_rows(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | 
             yield lines[other if row in scores else row], None
             continue
         gap = Gap(row, other, theirs, (scores[row], scores[other]))
-        verdict = table.judge(gap, found, claim.tie, of_collapse=claim.of_collapse)
+        verdict = table.judge(gap, found, claim.tie)
         yield dataclasses.replace(lines[row], verdict=verdict, **numbers(scores[row], gap)), gap
 
 

@@ -53,6 +53,7 @@ class LengthTable(TrainedTable):
     _: dataclasses.KW_ONLY
     less: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
+    tie = verdicts.HOLDS
     caption = "means over the seeds, of the scores and of the ends of their bars"
 
     def values(self, line: Mapping[str, Any]) -> Values:
@@ -65,9 +66,7 @@ class LengthTable(TrainedTable):
         return f"{spread(usual_scores, '.1f')} → {spread(long_scores, '.1f')}"
 
     def verdicts(self, paper: Mapping[str, str], found: Found) -> dict[str, str]:
-        judged = {
-            gap.row: verdicts.judge_gap(gap, tie=verdicts.HOLDS) for gap in self.gaps(paper, found)
-        }
+        judged = {gap.row: verdicts.judge_gap(gap, tie=self.tie) for gap in self.gaps(paper, found)}
         return {row: judged.get(row, verdicts.NOT_RUN) for row in found}
 
     def gaps(self, paper: Mapping[str, str], found: Found) -> list[Gap]:

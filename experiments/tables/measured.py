@@ -57,6 +57,10 @@ class RatioTable(PublishedTable):
     trains = False
 
     @property
+    def unit(self) -> str:  # type: ignore[override]
+        return "time" if self.quantity.field == "median_seconds" else "memory"
+
+    @property
     def rows(self) -> Sequence[str]:
         return [f"{line}, {title}" for line in self.lines for title in self.lengths]
 

@@ -2,44 +2,50 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.figure import Figure
 
 from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
+from attnlab.runs.intervals import p_value, reject_by_holm
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import document, group
 from experiments.tables import verdicts
 from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_claims
-from experiments.tables.figure import gaps_figure
+from experiments.tables.figure import LOOKS, gaps_figure
 from experiments.tables.verdicts import Gap
 
 __all__ = ["markdown", "run"]
 
-COLUMNS = {
-    "holds": (verdicts.EXACT, verdicts.REPRODUCED),
-    "direction alone": (verdicts.OTHER_SIZE,),
-    "does not hold": (
-        verdicts.OPPOSITE, verdicts.NO_DIFFERENCE, verdicts.DIFFERENCE, verdicts.NOT_EXACT,
-    ),
-    "not comparable": (verdicts.NOT_COMPARABLE,),
-    "undecided": (verdicts.UNDECIDED,),
-    "not run": (verdicts.NOT_RUN,),
-}  # fmt: skip
+_HEADER = [
+    "claim", "where", "verdict", "Holm", "of", "the paper", "its number", "here",
+    "rows that agree", "scale", "run",
+]  # fmt: skip
+_SIGNS = (
+    "+, or a ratio above 1, is the side of the paper's number or word; beside *level* and *holds*"
+    " it is more. *Its number* says how the paper's number was checked; *words* are of its text,"
+    " which prints none."
+)
+_DRAWN = (
+    "{} claims are drawn, those whose gap the paper prints; {} are not: counts, ratios, words,"
+    " ties, and what is not comparable or not run."
+)
 
 
 def run(folder: Folder) -> int:
     """Judges all claims, says the verdicts, and writes them into the folder."""
     found = list(judge_claims(list(all_claims().values())))
     for one in found:
-        what, where, verdict, *gaps, rows, _, _ = _cells(one)
-        say(f"{one.claim.paper}, {where}: {what}: {verdict} ({'; '.join(gaps)}; {rows})")
-    say(f"\n{_counts(found)}")
+        claim, verdict = one.claim, one.line.verdict
+        numbers = f"{claim.unit} {'; '.join(_numbers(one))}; {one.agree}"
+        say(f"{claim.paper}, {claim.where}: {claim.says}: {verdict} ({numbers})")
+    say(f"\n{_counts(found)}\n\n{_describe_holm(found)}")
     path = folder.begin()
     folder.write("scoreboard.md", markdown(found, os.path.relpath(RESULTS, path)))
     figure_files.save({"claims": _figure(found)}, path)
@@ -49,12 +55,15 @@ def run(folder: Folder) -> int:
 
 def markdown(found: Sequence[ClaimVerdict], links: str = "..") -> str:
     """The whole scoreboard; `links` is the way from its folder to those of the runs."""
-    parts = ["# What the papers are cited for", _counts(found)]
-    parts += ["![Our gaps over the paper's](claims.svg)", *verdicts.RULES.values()]
+    drawn = len(_drawn(found))
+    parts = ["# What the papers are cited for", _counts(found), _describe_holm(found)]
+    parts += ["![Our gaps over the paper's](claims.svg)", _DRAWN.format(drawn, len(found) - drawn)]
+    parts += [_SIGNS, *verdicts.RULES.values()]
     parts += ["Of several rows, or pairs of rows, the worst decides."]
-    header = ["claim", "where", "verdict", "the paper", "here", "rows that agree", "scale", "run"]
+    kept_by_holm = _keep_by_holm(found)
     for paper, some in group(found, lambda one: one.claim.paper).items():
-        parts += [f"## {paper}", markdown_table(header, [_cells(one) for one in some])]
+        rows = [_cells(one, kept_by_holm) for one in some]
+        parts += [f"## {paper}", markdown_table(_HEADER, rows)]
         missing = [one.line.command for one in some if one.line.verdict == verdicts.NOT_RUN]
         parts += [f"    {command}" for command in dict.fromkeys(missing)]
     runs = [
@@ -63,42 +72,106 @@ def markdown(found: Sequence[ClaimVerdict], links: str = "..") -> str:
     return document(*parts, "## Where\n\n    launch/local tables --claims", "\n".join(runs))
 
 
-def _cells(one: ClaimVerdict) -> list[str]:
+def _cells(one: ClaimVerdict, kept_by_holm: Mapping[str, bool]) -> list[str]:
     claim, line = one.claim, one.line
-    shown = [line.paper, line.ours] if line.gap is None else [line.paper_gap, line.gap]
-    texts = [x if isinstance(x, str) else f"{x:+.3g}" for x in shown]
-    if claim.rule == "exact":
-        texts = ["", ""]
-    if line.low is not None:
-        texts[1] += f" ({line.low:.3g} to {line.high:.3g})"
-    return [claim.says, claim.where, line.verdict, *texts, one.agree, line.scale, one.where]
+    theirs, ours = _numbers(one)
+    holm = {True: "kept", False: "lost", None: ""}[kept_by_holm.get(claim.source.name)]
+    return [
+        claim.says, claim.where, line.verdict, holm, claim.unit, theirs, one.origin, ours,
+        one.agree, line.scale, one.where,
+    ]  # fmt: skip
+
+
+def _numbers(one: ClaimVerdict) -> tuple[str, str]:
+    """The paper's number and ours, so that + and a ratio above 1 are as the claim says."""
+    line, gap = one.line, one.gap
+    if one.claim.rule == "exact":
+        return "", ""
+    if gap is not None:
+        mean = gap.direction * gap.ours + 0.0  # no −0
+        ours = f"{mean:+.3g}"
+        if math.isfinite(gap.half_width):
+            ours += f" ({mean - gap.half_width:.3g} to {mean + gap.half_width:.3g})"
+        if isinstance(gap.paper, str):
+            return gap.paper, ours
+        return f"{abs(gap.paper):+.3g}", ours
+    if one.claim.rule == "ratio" and line.ours:
+        is_less = line.paper == "less" or _is_below_one(line.paper)
+        return _orient(line.paper, is_less), _orient(line.ours, is_less)
+    return line.paper, line.ours
+
+
+def _is_below_one(ratio: str) -> bool:
+    return ratio.endswith("×") and float(ratio.removesuffix("×")) < 1
+
+
+def _orient(ratio: str, is_less: bool) -> str:
+    """A ratio, or where the claim is that it is below 1 its inverse; words stay."""
+    if not (is_less and ratio.endswith("×")):
+        return ratio
+    return f"{1 / float(ratio.removesuffix('×')):#.3g}×"
+
+
+def _keep_by_holm(found: Sequence[ClaimVerdict]) -> dict[str, bool]:
+    """Whether what is decided of a trained claim stays so beside all others, by its name."""
+    tested = [
+        one
+        for one in found
+        if one.gap is not None and verdicts.outcome(one.line.verdict) != "not comparable"
+    ]
+    p_values = [p_value(one.claim.tie, *one.gap.samples) for one in tested if one.gap]
+    rejected = reject_by_holm(p_values)
+    return {
+        one.claim.source.name: kept
+        for one, kept in zip(tested, rejected, strict=True)
+        if verdicts.kind(one.line.verdict) != verdicts.UNDECIDED
+    }
+
+
+def _describe_holm(found: Sequence[ClaimVerdict]) -> str:
+    kept = _keep_by_holm(found)
+    return (
+        f"Training decides {len(kept)} claims, each by its own 95 % interval. With Holm's"
+        f" correction for all that were tested together, {sum(kept.values())} of them stay decided"
+        " (*kept*)."
+    )
 
 
 def _counts(found: Sequence[ClaimVerdict]) -> str:
-    """How many claims hold: of all, of those that are only counted, and by paper."""
-    how = {"gap": "trained", "ratio": "measured", "exact": "counted"}
-    by_rule = group(found, lambda one: f"all that are {how[one.claim.rule]}")
+    """How many claims hold: by how they are decided, and by paper."""
+    how = {
+        "gap": "an effect, trained",
+        "ratio": "a ratio of times or memory, on other hardware than the paper's",
+        "exact": "a count",
+    }
+    by_rule = group(found, lambda one: how[one.claim.rule])
     by_paper = group(found, lambda one: one.claim.paper)
     rows = []
-    for name, some in {"all": found, **by_rule, **by_paper}.items():
-        kinds = Counter(verdicts.kind(one.line.verdict) for one in some)
-        counts = [sum(kinds[kind] for kind in column) for column in COLUMNS.values()]
-        rows.append([name, f"{len(some)}", *(str(count or "") for count in counts)])
-    return markdown_table(["claims", "", *COLUMNS], rows)
+    for name, some in {**by_rule, "all": found, **by_paper}.items():
+        counts = Counter(verdicts.outcome(one.line.verdict) for one in some)
+        rows.append([name, f"{len(some)}", *(str(counts[x] or "") for x in verdicts.OUTCOMES)])
+    return markdown_table(["claims", "", *verdicts.OUTCOMES], rows)
 
 
-def _figure(found: Sequence[ClaimVerdict]) -> Figure:
-    """A line for each claim of a gap that the paper prints, if no tie: ours over the paper's."""
+def _drawn(found: Sequence[ClaimVerdict]) -> list[tuple[Gap, str]]:
+    """Our gaps over the paper's, of the comparable claims of which it prints one that is no tie."""
     gaps = []
     for one in found:
-        if one.gap is None or verdicts.kind(one.line.verdict) == verdicts.NOT_COMPARABLE:
+        outcome = verdicts.outcome(one.line.verdict)
+        if one.gap is None or outcome not in LOOKS:
             continue
         theirs, name = one.gap.paper, textwrap.fill(f"{one.claim.paper}: {one.claim.says}", 60)
         if not isinstance(theirs, str) and abs(theirs) >= one.claim.tie:
             ours = tuple([x / theirs for x in sample] for sample in one.gap.samples)
-            gaps.append(Gap(name, "", 1, ours))
+            gaps.append((Gap(name, "", 1, ours), outcome))
+    return gaps
+
+
+def _figure(found: Sequence[ClaimVerdict]) -> Figure:
     figure = gaps_figure(
-        gaps, title="Gaps over the paper's", score="1 is the paper's gap, below 0 the other side"
+        _drawn(found),
+        title="Gaps over the paper's",
+        score="1 is the paper's gap, below 0 the other side",
     )
     figure.axes[0].set_xscale("symlog", linthresh=verdicts.TIMES)
     figure.axes[0].xaxis.set_major_formatter("{x:g}")

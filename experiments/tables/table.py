@@ -56,6 +56,7 @@ class PublishedTable(abc.ABC):
     keys: int = 1
 
     caption = ""  # what the figure shows
+    unit = "BLEU"  # of the numbers that are judged
     rule = "gap"  # that the verdicts follow, one of `verdicts.RULES`
     trains = True  # whether the numbers are of trained models, one for each seed
 

@@ -14,7 +14,7 @@ from attnlab.runs import provenance
 from attnlab.runs.errors import Stopped
 from attnlab.runs.units import spread
 from experiments.tables import runs, verdicts
-from experiments.tables.figure import gaps_figure
+from experiments.tables.figure import LOOKS, gaps_figure
 from experiments.tables.runs import Command, Context
 from experiments.tables.table import Found, PublishedTable, Values
 from experiments.tables.verdicts import Gap
@@ -137,6 +137,11 @@ class ScoreTable(TrainedTable):
 
     caption = "gaps, the paper's and ours"
 
+    @property
+    def unit(self) -> str:  # type: ignore[override]
+        _, factor = self.measures[self.score]
+        return f"{self.score}, %" if factor == 100 else self.score
+
     def values(self, line: Mapping[str, Any]) -> Values:
         scores = line["scores"]
         measures = self.measures.items()
@@ -161,23 +166,15 @@ class ScoreTable(TrainedTable):
             judged[gap.row] = self.judge(gap, found, self.tie)
         return judged
 
-    def judge(
-        self,
-        gap: Gap,
-        found: Found,
-        tie: float,
-        *,
-        of_collapse: bool = False,
-    ) -> str:
+    def judge(self, gap: Gap, found: Found, tie: float) -> str:
         """The verdict on a gap of two rows, which may not be comparable.
 
         Args:
           gap: gap of the rows.
           found: values of all rows that are there.
           tie: gap below which they count as equal.
-          of_collapse: whether a row that collapsed is comparable.
         """
-        reasons = self.reasons(found, {} if of_collapse else self.collapsed)
+        reasons = self.reasons(found)
         if gap.row in reasons:
             return f"{verdicts.NOT_COMPARABLE}: {reasons[gap.row]}"
         if gap.against in reasons:
@@ -192,10 +189,10 @@ class ScoreTable(TrainedTable):
         """The gaps of the rows that have one in the paper and here."""
         return verdicts.gaps(self.printed(paper), self.scores(found), self.against())
 
-    def reasons(self, found: Found, collapsed: Mapping[str, float]) -> dict[str, str]:
+    def reasons(self, found: Found) -> dict[str, str]:
         """Why a row says nothing about the paper's: its table, a collapse, or no plateau."""
         reasons = {row: why for row, why in self.not_comparable.items() if row in found}
-        for name, least in collapsed.items():
+        for name, least in self.collapsed.items():
             for row, values in found.items():
                 seeds = [one[name] for one in values if name in one]
                 mean = statistics.fmean(seeds) if seeds else least
@@ -225,14 +222,21 @@ class ScoreTable(TrainedTable):
 
     def remarks(self, found: Found) -> list[str]:
         """What the gaps are from."""
-        del found
         said = f"Gaps are from {self.compared}; a tie is {self.tie:g}."
+        if self.reasons(found):
+            said += " What is not comparable is not drawn."
         if not self.sizes:
             said += " Only sides are compared: the tasks differ in kind."
         return [said]
 
     def figure(self, paper: Mapping[str, str], found: Found) -> Any:
-        gaps = [gap for gap in self.gaps(paper, found) if not isinstance(gap.paper, str)]
+        judged = self.verdicts(paper, found)
+        gaps = [
+            (gap, verdicts.outcome(judged[gap.row]))
+            for gap in self.gaps(paper, found)
+            if not isinstance(gap.paper, str)
+        ]
+        gaps = [(gap, outcome) for gap, outcome in gaps if outcome in LOOKS]
         if not gaps:
             return None
         base = self.base or "the row above in the table"

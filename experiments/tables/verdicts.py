@@ -1,6 +1,7 @@
 """The rules of the verdicts, older than the rows.
 
-All but `collapsed`, what claims say of ties and collapses, and which of one kind is shown.
+All but `collapsed`, what claims say of ties, which of one kind is shown, and that seeds which all
+have one score say nothing.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
@@ -10,8 +11,8 @@ in `tests/papers` judge so.
 **Gaps.** A score that training decides is judged by its gap from another row's, g with the 95 %
 interval g ± h over the seeds (Student's t, for two rows Welch's), beside the paper's gap p. A
 *tie* τ is fixed for each table. The paper has a tie where |p| < τ, ours is one where the whole
-interval lies within ±τ, so that rows whose seeds are all at 100 % tie; otherwise ours has a side
-where the interval leaves out 0. Sign and size count:
+interval lies within ±τ; otherwise ours has a side where the interval leaves out 0. Sign and size
+count:
 
     reproduced                  on the paper's side with p/2 ≤ g ≤ 2p, or both tie
     same direction, N times the size    on the paper's side, not between half and twice its size
@@ -19,11 +20,13 @@ where the interval leaves out 0. Sign and size count:
     no difference here          a tie here, none in the paper
     a difference here alone     a tie in the paper, a side here
     undecided: N seeds          neither a tie nor a side here, or fewer than three seeds; N would
-                                decide it if they vary as these
+                                decide it if they vary as these; where N is above 20, the effect is
+                                smaller than the far end of the interval
     not comparable: why         the row, or the other, did not learn the task (*collapsed*: a score
-                                below what its table says; where that is what is claimed, it
-                                counts), was to come to its plateau and did not, or is another
-                                function or task
+                                below what its table says, at a rate that was not searched), was to
+                                come to its plateau and did not, or is another function or task; or
+                                all seeds of both rows have one score, as at 100 %: the task is too
+                                easy, or too hard, to tell them apart
 
 Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
 *level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
@@ -44,6 +47,7 @@ from attnlab.runs.intervals import describe_undecided, difference, half_width, s
 __all__ = [
     "EXACT",
     "NOT_EXACT",
+    "OUTCOMES",
     "RULES",
     "SIDES",
     "Gap",
@@ -51,6 +55,7 @@ __all__ = [
     "judge_gap",
     "judge_ratio",
     "kind",
+    "outcome",
     "printed_gap",
     "severity",
 ]
@@ -79,13 +84,22 @@ RULES = {
         " 0 and our gap between half and twice the paper's, or both tie; *same direction*: on its"
         " side alone; *no difference here*: the interval lies within the tie, whatever side it is"
         " on; *undecided*: it has both 0 and more than the tie, or there are fewer than three"
-        " seeds. Where a paper prints words, their side is judged."
+        " seeds; *not comparable*: a row collapsed, was still learning, is another function, or all"
+        " seeds of both rows have one score. Where a paper prints words, their side is judged."
     ),
     "ratio": (
         "Times and memory are ratios to a row of the same table, as machines and models are others:"
         f" *reproduced* on the paper's side of 1 and within a factor of {TIMES:g} of its ratio, or"
         f" where both are within a factor of {EVEN:g} of 1."
     ),
+}
+OUTCOMES = {  # which verdicts are counted and drawn together
+    "holds": (EXACT, REPRODUCED),
+    "direction alone": (OTHER_SIZE,),
+    "does not hold": (OPPOSITE, NO_DIFFERENCE, DIFFERENCE, NOT_EXACT),
+    "not comparable": (NOT_COMPARABLE,),
+    "undecided": (UNDECIDED,),
+    "not run": (NOT_RUN,),
 }
 SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
 
@@ -108,6 +122,12 @@ class Gap:
     samples: tuple[Sequence[float], ...]
 
     @property
+    def direction(self) -> int:
+        """The sign of the paper's gap; +1 where the paper has none, or says that two are level."""
+        sign = SIDES[self.paper] if isinstance(self.paper, str) else _sign(self.paper, 0)
+        return sign or 1
+
+    @property
     def ours(self) -> float:
         """The gap of our means over the seeds."""
         return difference(*self.samples)
@@ -127,18 +147,25 @@ def kind(verdict: str) -> str:
     return re.split("[:,]", verdict)[0]
 
 
+def outcome(verdict: str) -> str:
+    """The name in `OUTCOMES` under which a verdict is counted and drawn."""
+    return next(name for name, kinds in OUTCOMES.items() if kind(verdict) in kinds)
+
+
 def severity(verdict: str) -> tuple[int, float]:
     """The key of `min` for the worst: by `WORST`, of one kind the farthest from the paper's size.
 
-    Of undecided ones that which lacks the most seeds.
+    Of undecided ones that whose effect is too small to see, then that which lacks the most seeds.
 
     >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=severity)
     'same direction, 0.1 times the size'
     """
-    sized = re.search(r"([\d.,]+) (times|or more seeds|seeds)", verdict)
+    sized = re.search(r"([\d.]+) (times|seeds)", verdict)
     far = 0.0
     if sized:
-        far = abs(math.log(float(sized[1].replace(",", ""))))
+        far = abs(math.log(float(sized[1])))
+    elif "too small to see" in verdict:
+        far = math.inf
     return WORST.index(kind(verdict)), -far
 
 
@@ -154,6 +181,8 @@ def judge_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
     here = side(tie, *gap.samples)
     if here is None:
         return describe_undecided(tie, *gap.samples)
+    if len(gap.samples) == 2 and len(set().union(*gap.samples)) == 1:
+        return f"{NOT_COMPARABLE}: all seeds of both have {gap.samples[0][0]:.4g}"
     if isinstance(paper, str):
         return _compare_sides(SIDES[paper], here, None)
     theirs = _sign(paper, tie)

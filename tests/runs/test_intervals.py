@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from attnlab.runs.intervals import describe_undecided, half_width, side
+from attnlab.runs.intervals import describe_undecided, half_width, p_value, reject_by_holm, side
 
 
 @pytest.mark.parametrize(
@@ -56,6 +56,22 @@ def varied(count, gap):
     return [[(x - mean) / spread + shift for x in values] for shift in (gap, 0.0)]
 
 
-def test_more_seeds_than_anyone_would_train_are_not_counted():
-    said = describe_undecided(0, [0.001, 0.1, -0.1])
-    assert said == "undecided: 1,000 or more seeds would decide it"
+@pytest.mark.parametrize("samples", [([0.2, 0.9, 1.3],), ([1.0, 1.2, 1.7], [0.1, 0.2, 0.9])])
+def test_a_mean_is_as_probable_as_its_interval_says(samples):
+    """The interval that just touches 0 has a p-value of 5 %, one that just fits a tie 2.5 %."""
+    mean = sum(samples[0]) / 3
+    touching = [[x - mean for x in samples[0]], *([y - sum(z) / 3 for y in z] for z in samples[1:])]
+    width = half_width(*touching)
+    moved = [[x + width * (1 + 1e-9) for x in touching[0]], *touching[1:]]
+    assert p_value(0, *moved) == pytest.approx(0.05, rel=1e-6)
+    shifted = [[x + 0.1 for x in touching[0]], *touching[1:]]
+    assert p_value(0.1 + width * (1 + 1e-9), *shifted) == pytest.approx(0.025, rel=1e-6)
+
+
+def test_of_many_equal_models_holm_tells_any_apart_in_five_percent_at_most():
+    rng = random.Random(0)
+    trials = [
+        [p_value(0, [rng.gauss(0, 1) for _ in range(3)]) for _ in range(10)] for _ in range(500)
+    ]
+    assert 0.01 < sum(any(reject_by_holm(some)) for some in trials) / 500 < 0.08
+    assert sum(any(p <= 0.05 for p in some) for some in trials) / 500 > 0.3

@@ -74,7 +74,6 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
         (FOLDER, 'word = "more"', "", ":2: the word {} must be known; got ''; give less, "),
         (COUNTED, "Recurrent", "RNN", ":7: a row {} must be known; got 'RNN'"),
         (COUNTED, "rows", 'rule = "gap"\nrows', ":7: the rule {} must be known; got 'gap'"),
-        (TABLE, "rows", "of_collapse = true\nrows", ":7: of_collapse {} needs a table that says"),
     ],
 )
 def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, text, old, new, message):
@@ -111,6 +110,18 @@ def test_the_worst_of_several_comparisons_decides(tmp_path):
 def test_a_later_line_of_a_seed_counts(tmp_path):
     (one,) = judged(tmp_path, FOLDER, lines(**WELL) + lines(scratch=(0.9, 0.91, 0.92)))
     assert one.line.verdict == "opposite" and one.line.n == 3
+
+
+def test_what_is_as_the_claim_says_has_a_plus_or_a_ratio_above_1(tmp_path):
+    """Of less: the tuned rows have less than the others, and a third of the time."""
+    less = FOLDER.replace('word = "more"', 'word = "less"')
+    found = lines(tuned=(0.1, 0.11, 0.12), frozen=(0.2, 0.21, 0.22), scratch=(0.4, 0.41, 0.42))
+    (gap,) = judged(tmp_path / "gap", less, found)
+    (ratio,) = judged(tmp_path / "ratio", less + 'rule = "ratio"\n', found)
+    made = scoreboard.markdown([gap])
+    assert " kept |  f1 |      less |      words | +0.3 (0.277 to 0.323) " in made
+    assert "Training decides 1 claims" in made and "1 of them stay decided" in made
+    assert " 3.50× " in scoreboard.markdown([ratio])
 
 
 def test_a_ratio_is_judged_by_its_word(tmp_path):
