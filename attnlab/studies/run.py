@@ -51,7 +51,7 @@ class Run(Generic[S, D]):
             self.rows.environment["input"] = {"name": data.name, "sha256": data.digest}
             self.rows.require_same_input()
 
-    def keys(self, cell: Cell) -> list[tuple[Cell, str]]:
+    def keys(self, cell: Cell) -> list[Hashable]:
         """The keys of a cell's rows."""
         return [(cell, name) for name in self.study.evaluations(cell)]
 
@@ -148,6 +148,10 @@ class Run(Generic[S, D]):
     def report(self) -> loop.Report:
         """The report of the rows so far."""
         items = {str(cell): self.keys(cell) for cell in self.cells}
+        for key, kept in self.rows.kept.items():
+            keys = items.get(str(kept.row.cell), [])
+            if kept.row.scores and key not in keys:  # of flags that the run had before
+                keys.append(key)
         return report(self.study, so_far(self.rows, items, self.study.settings), self.folder.path)
 
     def job(self) -> loop.Job[Cell, Row]:

@@ -1,6 +1,7 @@
 """The study `translate`: models, also with other sizes, × seeds, tested by what they translate."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,10 +58,11 @@ class Translate(Study[Settings, Corpus]):
         " one each: compare their scores, not their losses and perplexities, which are means over"
         " tokens of different lengths. The parameters are those with the smallest loss in"
         " validation; with `--average` the mean of the last checkpoints (Vaswani et al. 2017,"
-        " §6.1). Figures are of the first seed."
+        " §6.1). A beam search is in the name of its rows, the others are greedy. Figures are of"
+        " the first seed."
     )
-    shown = "preset", "max_length", "beam_size", "average", "steps", "batch_size"
-    free = "data_dir", "draw_file"
+    shown = "preset", "max_length", "average", "steps", "batch_size"
+    free = "data_dir", "draw_file", "beam_size", "length_penalty"
     packages = "optax", "grain", "sacrebleu", "sentencepiece"
 
     @staticmethod
@@ -94,7 +96,7 @@ class Translate(Study[Settings, Corpus]):
         )
 
     def evaluations(self, cell: Cell) -> list[str]:
-        return ["", self.data.drawn_name]
+        return [self.settings.search, self.data.drawn_name]
 
     def evaluate(
         self, cell: Cell, training: Training, trained: Trained, place: Path
@@ -121,7 +123,8 @@ class Translate(Study[Settings, Corpus]):
         best = max(tried, key=lambda one: one[1])[0] if tried else settings.length_penalty[0]
         translations = self._translate(model, "test", best)
         if processes.is_first():
-            (place / "translations.txt").write_text(as_lines(translations), encoding="utf-8")
+            name = "-".join(["translations", *re.findall(r"[\w.]+", settings.search)])
+            (place / f"{name}.txt").write_text(as_lines(translations), encoding="utf-8")
         metrics = read_metrics(place)
         _, rates = curve(metrics, "training", "tokens_per_second")
         steps, variances = curve(metrics, "validation", "gradient_variance")
@@ -155,7 +158,8 @@ class Translate(Study[Settings, Corpus]):
         if variances:
             details["gradient_variance"] = [steps, variances]
         named = {name: scores[name] for name in self.scores if name in scores}
-        return Evaluation({k: x for k, x in named.items() if x is not None}, details=details)
+        known = {name: x for name, x in named.items() if x is not None}
+        return Evaluation(known, settings.search, details)
 
     def _sentences(self, split: str) -> tuple[list[str], list[str]]:
         """The sources and the targets of a split."""

@@ -11,7 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.report import group
-from attnlab.studies.study import Cell, Row
+from attnlab.studies.study import Cell, Row, by_title
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 
@@ -32,7 +32,7 @@ def columns(rows: Sequence[Row]) -> dict[str, str]:
 
 def sections(rows: Sequence[Row]) -> Iterator[str]:
     """The signature of BLEU, and the figures."""
-    tested = _first_tests(rows)
+    cells = _first_cells(rows)
     measure = _measure(rows)
     if signatures := {row.details["bleu"]["signature"] for row in rows if "bleu" in row.details}:
         yield f"BLEU is sacrebleu's: {', '.join(f'`{name}`' for name in sorted(signatures))}."
@@ -42,7 +42,7 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
     )
     if any("variance of the gradient" in row.scores for row in rows):
         yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
-    attend = [cell for cell in tested if cell["model"] != "rnn_encdec"]
+    attend = [cell for cell in cells if cell["model"] != "rnn_encdec"]
     for model, some in _several(attend).items():
         titles = "; ".join(cell.title for cell in some)
         yield f"![Where {titles} look, each pair side by side](alignments_{model}.svg)"
@@ -55,8 +55,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
     Rows without alignments have no figure of them.
     """
-    tested = _first_tests(rows)
-    titles = {cell.title: row.details for cell, row in tested.items()}
+    titles = {title: row.details for title, row in _first_tests(rows).items()}
     measure = _measure(rows)
     made: dict[str, Any] = {
         "by_length": length_figure(
@@ -71,7 +70,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     drawn = {
         row.cell: [_alignment(one) for one in row.details["alignments"]]
         for row in rows
-        if row.cell in tested and row.details.get("alignments")
+        if row.cell in _first_cells(rows) and row.details.get("alignments")
     }
     for model, some in _several(list(drawn)).items():
         parts = [cell.title.split(", ") for cell in some]
@@ -89,10 +88,14 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     return made
 
 
-def _first_tests(rows: Sequence[Row]) -> dict[Cell, Row]:
-    """The test of each model's first seed."""
-    scored = [row for row in rows if row.scores]
-    return {some[0].cell: some[0] for some in group(scored, lambda row: row.cell.title).values()}
+def _first_tests(rows: Sequence[Row]) -> dict[str, Row]:
+    """The test of each model's first seed, and search."""
+    return {title: some[0] for title, some in by_title([x for x in rows if x.scores]).items()}
+
+
+def _first_cells(rows: Sequence[Row]) -> list[Cell]:
+    """Each model of the first seed that was tested."""
+    return list(dict.fromkeys(row.cell for row in _first_tests(rows).values()))
 
 
 def _measure(rows: Sequence[Row]) -> str:

@@ -84,7 +84,12 @@ class Settings(TrainFlags):
         "compiled once.",
         least=1,
     )
-    beam_size: int = flag(1, "Width of the beam search; 1 is greedy.", least=1)
+    beam_size: int = flag(
+        1,
+        "Width of the beam search; 1 is greedy. A resumed run may have another: what it has "
+        "trained translates again, as further rows.",
+        least=1,
+    )
     length_penalty: tuple[float, ...] = flag(
         (1.0,),
         "Exponent of the search's length penalty; of several, that with the best translations of "
@@ -178,6 +183,20 @@ class Settings(TrainFlags):
         if all("dropout_rate" in dict(variant.changed) for variant in self.variants()):
             unmet["dropout_rate"] = "one of --models whose rate --set does not say"
         return unmet
+
+    @property
+    def search(self) -> str:
+        """The name of the search in its rows; "" = greedy.
+
+        >>> Settings(beam_size=4, length_penalty=(0.6, 1.0)).search
+        'beam 4, best penalty of 0.6,1'
+        """
+        if self.beam_size == 1:
+            return ""
+        name, penalties = f"beam {self.beam_size}", format_value(self.length_penalty)
+        if len(self.length_penalty) > 1:
+            return f"{name}, best penalty of {penalties}"
+        return name if self.length_penalty == (1.0,) else f"{name}, penalty {penalties}"
 
     @property
     def has_text(self) -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from attnlab.models import Transformer, TransformerConfig
 from attnlab.runs import figure_files
-from attnlab.training.curve import read_metrics
+from attnlab.training.curve import METRICS, read_metrics
 from experiments.translate import __main__ as translate
 from experiments.translate import evaluate
 from experiments.translate.corpus import open_corpus
@@ -62,7 +62,9 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
     status, out, err = run(flags)
     assert (status, err) == (0, "") and "train 120, validation 120, test 120 pairs" in out
     (folder,) = flags["output_dir"].iterdir()
-    translations = (folder / "transformer-seed0" / "translations.txt").read_text()
+    (written_file,) = (folder / "transformer-seed0").glob("translations*.txt")
+    assert written_file.name == "translations-beam-2-best-penalty-of-0.5-2-1.txt"
+    translations = written_file.read_text()
     assert translations.count("\n") == len(TARGETS)
     result, *others = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     assert len(others) == 3 and "exact match" not in result["scores"]
@@ -73,7 +75,7 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
     (_, worse), (_, best), _ = result["details"]["length_penalties"]
     assert worse < 1 and round(best) == 100
     written = (folder / "report.md").read_text()
-    for text in ("--beam_size=2", "length penalty", "bars: 95 % of 1,000 corpora", signature):
+    for text in ("evaluated as beam 2, best", "length penalty", "95 % of 1,000 corpora", signature):
         assert text in written
     assert "Not done yet" not in written
     # In a vocabulary of both sides so small, words do not begin with a piece of their own.
@@ -81,6 +83,29 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
         (panel, *_) = drawn[f"alignment_{name}"].axes
         assert "".join(label.get_text() for label in panel.get_yticklabels()) == pieces
     assert drawn["by_length"].axes[0].get_xlabel().startswith("length of the source (words)")
+
+
+def test_what_is_trained_translates_again_by_another_search(given, monkeypatch):
+    """The rows and translations of the first search stay, and nothing is trained again."""
+    monkeypatch.setattr(translate, "build", tiny.build)
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    flags, _, _ = given
+    assert run(flags | {"models": "rnn_search", "steps": 2, "beam_size": 1})[0] == 0
+    (folder,) = flags["output_dir"].iterdir()
+    place = folder / "rnn_search-seed0"
+    before = (folder / "results.jsonl").read_text()
+    kept = {path: path.read_bytes() for path in (place / METRICS, place / "translations.txt")}
+    again = ["translate", f"--resume={folder}", "--beam_size=3", "--length_penalty=0.5"]
+    assert translate.main(again) == 0
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert (place / "translations-beam-3-penalty-0.5.txt").exists()
+    rows = (folder / "results.jsonl").read_text()
+    assert rows.startswith(before)
+    names = [json.loads(row)["evaluated"] for row in rows.splitlines() if json.loads(row)["scores"]]
+    assert names == ["", "beam 3, penalty 0.5"]
+    report = (folder / "report.md").read_text()
+    assert "| rnn_search  " in report
+    assert "| rnn_search, evaluated as beam 3, penalty 0.5 |" in report
 
 
 def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
