@@ -199,7 +199,7 @@ def _folder(flag: str, given: str | None) -> str:
     if not re.fullmatch(rf"{BUCKET}[a-z0-9][a-z0-9._-]+(/(?!\.\.?(/|$))[^/]+)+/?", given):
         raise Refused(
             f"--{flag}={given}: give {BUCKET}BUCKET/FOLDER, such as {BUCKET}my-bucket/runs; the "
-            "name of a bucket has no capital letters"
+            "name of a bucket has three characters or more, and no capital letters"
         )
     return given.rstrip("/")
 

@@ -20,12 +20,17 @@ def shared_by(name: str) -> str:
 
     An experiment says it in its `__init__.py`, as SHARED_BY.
     """
-    source = (ROOT / "experiments" / name / "__init__.py").read_text(encoding="utf-8")
-    for line in ast.parse(source).body:
+    for line in ast.parse(_source(name)).body:
         match line:
             case ast.Assign([ast.Name("SHARED_BY")], ast.Constant(str(found))):
                 return found
     return ""
+
+
+def _source(name: str) -> str:
+    """The text of its `__init__.py`, "" where there is none yet."""
+    path = ROOT / "experiments" / name / "__init__.py"
+    return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
 def listing(names: dict[str, str]) -> str:
@@ -35,9 +40,8 @@ def listing(names: dict[str, str]) -> str:
 
 def docstring(name: str) -> str:
     """What an experiment says of itself."""
-    path = ROOT / "experiments" / name / "__init__.py"
     try:
-        return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        return ast.get_docstring(ast.parse(_source(name))) or ""
     except SyntaxError as error:  # the list must still show the others
         return f"(does not parse: line {error.lineno})"
 

@@ -33,8 +33,9 @@ def quiet_seconds(result: Result) -> float | None:
 
 def describe_busy(results: Sequence[Result]) -> str:
     """What is said first of times that were measured beside other work; "" = none was."""
-    loads = [r.load or 0.0 for r in results if r.busy]
-    words = f"Busy machine: {len(loads)} of {len(results)} cases, open marks, ran beside other work"
+    timed = {r.case: r for r in results if r.seconds}  # a case may stand in several panels
+    loads = [r.load or 0.0 for r in timed.values() if r.busy]
+    words = f"Busy machine: {len(loads)} of {len(timed)} cases, open marks, ran beside other work"
     return f"{words} (load up to {max(loads):.1f})" if loads else ""
 
 

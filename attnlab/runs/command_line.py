@@ -416,7 +416,7 @@ def _value(flag: flags.Flag, kind: type) -> Any:
     try:
         return tuple(_parse_whole(x) if kind is int else kind(x) for x in _join(flag.value))
     except ValueError:
-        what = "whole numbers, such as 3000, or 4k for 4096" if kind is int else "numbers"
+        what = "whole numbers, such as 0,1,2, or 4k for 4096" if kind is int else "numbers"
         raise Invalid(f"--{flag.name}={','.join(flag.value)}: give {what}") from None
 
 

@@ -34,13 +34,13 @@ def style() -> AbstractContextManager[None]:
 def limits(values: Iterable[float]) -> tuple[float, float]:
     """Limits of a linear axis: from 0 where positive values come near it, else around the values.
 
-    >>> limits([2.0, 42.0]), limits([80.0, 100.0])
-    ((0.0, 44.0), (79.0, 101.0))
+    >>> limits([2.0, 42.0]), limits([80.0, 100.0]), limits([0.0])
+    ((0.0, 44.0), (79.0, 101.0), (0.0, 1.0))
     """
     finite = [value for value in values if math.isfinite(value)] or [0.0, 1.0]
     low, high = min(finite), max(finite)
     room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-    return (0.0 if 0 <= low < high / 5 else low - room), high + room
+    return (0.0 if low == 0 or 0 < low < high / 5 else low - room), high + room
 
 
 def save(figures: Mapping[str, Figure | None], folder: Path) -> list[Path]:

@@ -27,6 +27,8 @@ __all__ = [
 
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
 
+_KINDS = "*.jsonl", "*.md", "*.csv", "*.svg"  # files of a run, beside those that begin it
+
 _claims: dict[Path, int] = {}  # open files of the folders that this process writes to
 
 
@@ -146,12 +148,12 @@ class Folder:
 
     def _add_settings(self, path: Path) -> None:
         """Writes settings.json, which is claimed before it has its name: of two runs one does."""
-        for name in (ROWS, REPORT):
-            if (path / name).exists() and not is_begun(path):  # a user's own
-                raise Invalid(
-                    f"--{self._flag}={path}: {name} is there, and no {SETTINGS}; give a folder "
-                    "without it"
-                )
+        own = [file for kind in _KINDS for file in sorted(path.glob(kind))]
+        if own and not is_begun(path):
+            raise Invalid(
+                f"--{self._flag}={path}: {own[0].name} is there, and no {SETTINGS}; give a folder "
+                f"without {', '.join(_KINDS)}, which a run writes"
+            )
         part = path / f"{SETTINGS}.tmp"
         file = os.open(part, os.O_WRONLY | os.O_CREAT, 0o666)
         try:

@@ -58,7 +58,7 @@ def describe(packages: Sequence[str] = ()) -> dict[str, Any]:
     return {
         "platform": device.platform,
         "device": processor() if device.platform == "cpu" else device.device_kind,
-        "slice": _slice(os.environ),
+        "slice": _slice(os.environ) if device.platform == "tpu" else "",
         "devices": jax.device_count(),
         "cores": cores(),
         "cpus": os.cpu_count(),  # whose load average a row has: of a container, the host's

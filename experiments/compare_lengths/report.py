@@ -80,7 +80,8 @@ def markdown(done: SoFar[Result], *, peaks: Sequence[Peak] = ()) -> str:
             parts.append(f"![{quantity} over {axis}]({quantity}.svg)")
         parts += panels.tables(results, CELLS[quantity])
     if shown and axis == "devices":
-        parts += ["## Efficiency", _EFFICIENCY_NOTE, *_efficiency(results)]
+        counted = _efficiency(results) or ["None: no times count."]
+        parts += ["## Efficiency", _EFFICIENCY_NOTE, *counted]
     elif shown:
         growth = _growth(results, shown)
         parts += ["## Growth", _GROWTH_NOTE, growth] if growth else []
@@ -154,7 +155,7 @@ def summary(done: SoFar[Result]) -> str:
     of_one_batch = [r for r in results if r.case.batch == case.batch]  # strong scaling
     said = answer(of_one_batch, trends.quiet_seconds, duration)
     notes = [
-        f"**{first}; they count in no crossover and no growth.**" if first else "",
+        f"**{first}; their times count in no crossover and no growth.**" if first else "",
         f"**{said}**" if said else "",
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, {causal}, {case.parallel} on "
@@ -297,7 +298,7 @@ def _crossovers(results: Sequence[Result], shown: Sequence[str]) -> list[str]:
                     [claim, PASS_TITLES[passes], f"{x.before} to {x.length}, near {x.crossing:.0f}"]
                 )
     if not rows:
-        return ["None: no mechanism overtakes another by more than a tie."]
+        return ["None: of what counts, no mechanism overtakes another by more than a tie."]
     return [_CROSSOVER_NOTE, markdown_table(["", "pass", "the lines meet at n ="], rows)]
 
 

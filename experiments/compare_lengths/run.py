@@ -62,7 +62,6 @@ def compare(
         case_bytes=math.inf if settings.target else settings.case_gib * 2**30,
         variables=topology.environment() if settings.target else variables,
     ) as runner:
-        rows.require_same_own(own.digests())
         comparison = Comparison(settings, rows, runner, folder, cases, asked, markdown)
         where = "no device: compiled only" if settings.target else _where(runner.environment)
         return loop.run(comparison.job(), comparison.items, folder, rows, where=where)
@@ -98,6 +97,9 @@ class Comparison:
         self._settings, self._rows, self._runner = settings, rows, runner
         self._asked, self._markdown = asked or settings, markdown
         rows.environment = _of_cases(runner.environment, self.cases)
+        if settings.target:
+            rows.environment.pop("input", None)  # nothing is read where nothing runs
+        rows.require_same_own(own.digests())
         there = [x.row for x in rows.of(self.cases) if isinstance(x.row, Result)]
         done = {row.case for row in there if row.status not in LOST}
         left = [case for case in self.cases if case not in done]

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
 from attnlab.runs import command_line
 from attnlab.runs.folder import Folder
@@ -37,7 +38,9 @@ def run(settings: Settings, folder: Folder) -> int:
 
 def text(done: SoFar[Result], parts: Mapping[str, Sequence[Case]]) -> str:
     """The whole report of a run as far as it is done."""
-    sections = ["# attnlab and its peers", done.how_much("cases"), *report.ratios(done.rows)]
+    busy = trends.describe_busy(done.rows)
+    sections = ["# attnlab and its peers", f"**{busy}.**" if busy else "", done.how_much("cases")]
+    sections += report.ratios(done.rows)
     for name, cases in parts.items():
         results = [result for result in done.rows if result.case in cases]
         results.sort(key=lambda result: cases.index(result.case))  # some are of a row before

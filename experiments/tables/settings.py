@@ -89,14 +89,16 @@ class Settings(Flags):
             parts = re.fullmatch(r"(\d+)/(\d+)", self.part)
             if parts is None or int(parts[1]) >= int(parts[2]):
                 raise Invalid(f"--part={self.part}: give I/N, such as 0/8 to 7/8")
-        if self.scale is None and not self.claims:
+        if self.claims:
+            return
+        if self.scale is None:
             raise Invalid(f"--scale: each run has one; got none; give {format_value(SCALES)}")
         for name in self.only:
             if name not in all_tables():
                 given, valid = format_value(self.only), ", ".join(all_tables())
                 raise Invalid(f"--only={given}: no {name!r}; valid: {valid}")
             scales = all_tables()[name].scales
-            if self.scale not in scales and not self.claims:
+            if self.scale not in scales:
                 raise Invalid(
                     f"--only={name}: has no --scale={self.scale}; give {format_value(scales)}"
                 )

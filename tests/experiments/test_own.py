@@ -129,3 +129,8 @@ def test_a_file_that_is_changed_while_cases_run_ends_the_run(mine, tmp_path, mon
     status, out, _ = tiny.run(compare_lengths, *flags)
     assert status == 1 and len(measured) == 1
     assert "mine.py was changed after it was read; start a new run" in out
+
+    (folder,) = (tmp_path / "results").iterdir()
+    mine(FILE + "# another")
+    status, _, err = tiny.run(compare_lengths, f"--resume={folder}")
+    assert status == 2 and "rows of mine.py:mean as its file was before it was changed" in err

@@ -182,7 +182,7 @@ def test_a_report_that_does_not_fit_leaves_the_one_before(tmp_path, monkeypatch)
     assert (folder.path / "report.md").read_text() == "whole"
 
 
-@pytest.mark.parametrize("file", [ROWS, REPORT])
+@pytest.mark.parametrize("file", [ROWS, REPORT, "own.csv", "figure.svg"])
 def test_files_that_no_run_has_made_are_left_alone(file, tmp_path):
     (tmp_path / file).write_text("mine")
     with pytest.raises(Invalid, match=f"--run_dir={tmp_path}: {file} is there, and no settings.js"):
