@@ -47,8 +47,9 @@ class Causal(_Banded):
     """Query i sees keys j ≤ i + q_offset (top-left aligned when T ≠ S, as in `jax.nn`).
 
     Args:
-      q_offset: position of the first query among the keys, an int or integers [*B]; the number of
-        tokens already in the cache when decoding.
+      q_offset: position of the first query among the keys, an int or integers [*B]: of functions
+        that are given a cache, the number of its tokens before. Modules that decode count these
+        themselves: they take `Causal()` at every step.
     """
 
     q_offset: ArrayLike = 0

@@ -144,6 +144,7 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
             shown = jax.eval_shape(self._of_each_example, i, j)
         except (IndexError, TypeError, ValueError) as error:
             raise ValueError(f"{rule}; got {str(error).splitlines()[0]}") from error
+        require(shown is not None, f"{rule}; got None (does it say return?)")
         shape = shown.shape[len(self._lead()) :]
         require(
             shown.dtype == jnp.bool_
@@ -300,6 +301,7 @@ class Both(Mask):
     def check(self):
         self.first.check()
         self.second.check()
+        _ = self.first_position  # refuses two that are not the same
 
     def for_queries(self, offset, count):
         return Both(self.first.for_queries(offset, count), self.second.for_queries(offset, count))
@@ -399,6 +401,12 @@ class Explicit(Mask):
         remedy = (
             "real tokens [*B, S] go through masks.from_padding; of [*B, T, S] take"
             " mask[..., None, :, :], with an axis for the heads"
+        )
+        shape, num_heads = jnp.shape(self.array), layout.num_kv_heads * layout.group_size
+        require(
+            len(shape) != 3 or not 1 < shape[0] == num_heads or layout.batch_shape != (num_heads,),
+            f"a mask of three axes is [N, T, S]; got {shape} for as many examples as heads, where"
+            " it could be [B, T, S] (write mask[None], or mask[:, None] of examples)",
         )
         return Explicit(split_heads(self.array, layout, "mask", remedy))
 

@@ -178,9 +178,9 @@ class LSH:
             buckets = (hash_buckets(x, rotations) for x in (q, k))
             return lsh_cross_attention(q, k, v, *buckets, **options)
         require(
-            q.shape[-3] == k.shape[-3],
-            "LSH with shared queries and keys attends within one sequence; got"
-            f" {q.shape[-3]} queries and {k.shape[-3]} keys (set shared_qk=False)",
+            q.shape == k.shape,
+            "LSH takes keys that are the queries, and looks at these alone; got queries of"
+            f" {q.shape} and keys of {k.shape} (set shared_qk=False)",
         )
         if self.centering == "running":
             center = running_center(x, _count_tokens(mask, x.shape[:-1]))
