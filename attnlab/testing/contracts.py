@@ -404,7 +404,8 @@ def grouped_heads(subject: Subject, seed: int) -> Broken | None:
     if subject.shares:
         raise Inapplicable("queries and keys are one array")
     sizes = subject.sizes(group_size=2)
-    mask, arrays = subject.mask_of(sizes=sizes), subject.arrays(seed, sizes=sizes)
+    arrays = subject.arrays(seed, sizes=sizes)
+    mask = subject.mask_of(causal=subject.causal, visible=subject.visible_keys(), sizes=sizes)
     whole = arrays | {name: jnp.repeat(arrays[name], 2, 2) for name in subject.keys}
     try:
         context = subject.apply(arrays, mask)
@@ -494,7 +495,8 @@ def bfloat16(subject: Subject, seed: int) -> Broken | None:
     decides what is seen, as a hash does, by its numbers.
     """
     sizes = subject.sizes(batch=1, queries=1009, keys=1013, num_kv_heads=1)
-    mask, apply = subject.mask_of(sizes=sizes), jax.jit(subject.apply)
+    mask = subject.mask_of(causal=subject.causal, sizes=sizes)
+    apply = jax.jit(subject.apply)
     draws = []
     for draw in range(seed, seed + 3):
         arrays = subject.arrays(draw, jnp.bfloat16, sizes)
