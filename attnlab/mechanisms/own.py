@@ -275,7 +275,11 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     kind = _kind(value)
     make: Callable[[MultiHeadAttention], nn.Module] | None = None
     if kind == "function":
-        masked = ("mask",) if "mask" in inspect.signature(value).parameters else ()
+        try:
+            parameters = inspect.signature(value).parameters
+        except ValueError as error:  # of a builtin
+            raise Invalid(f"{error}; write a function (q, k, v, *, mask) around it") from None
+        masked = ("mask",) if "mask" in parameters else ()
         _require_call(value, ("q", "k", "v"), masked)
         if value is not found:
             value.__name__ = found.__name__

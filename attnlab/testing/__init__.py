@@ -32,6 +32,7 @@ from attnlab.testing.contracts import (
     shapes,
     transforms,
 )
+from attnlab.testing.hosting import is_of_another_framework
 from attnlab.testing.model import Model, as_model
 from attnlab.testing.model_contracts import MODEL_CONTRACTS
 from attnlab.testing.subject import Sizes, Subject, subject_of
@@ -65,6 +66,7 @@ __all__ = [
     "gradient",
     "grouped_heads",
     "hidden_keys",
+    "is_of_another_framework",
     "lengths",
     "outcome",
     "second_derivative",

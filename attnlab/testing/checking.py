@@ -126,7 +126,7 @@ def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTR
 def audit(
     logits: Any,
     *,
-    vocab_size: int,
+    vocab_size: int | None = None,
     length: int = LONGEST,
     decode: Any = None,
     initial: Any = None,
@@ -138,7 +138,8 @@ def audit(
     Args:
       logits: function of tokens [B, T] that returns logits [B, T, V], in JAX, torch or NumPy, or
         its name, "model.py:logits"; its keywords as `as_model` has them.
-      vocab_size: number of tokens, V.
+      vocab_size: number of tokens, V; None = `logits` is an attention of any framework, a function
+        of q, k and v, which is the only layer of a model (`hosting.host`).
       length: largest number of tokens that it is given.
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the next cache.
       initial: function (batch, length) that returns an empty cache for so many tokens.
@@ -149,6 +150,7 @@ def audit(
       Invalid: it takes no tokens, or returns no finite logits of that shape; one line.
 
     Example:
+      >>> import numpy as np
       >>> audit(lambda tokens: np.cumsum(np.eye(5)[tokens], 1), vocab_size=5).broken
       []
     """
@@ -164,19 +166,22 @@ def _require_contracts(names: Collection[str], known: Mapping[str, Any]) -> None
 
 def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     """Holds an attention, or a `Model`, to one contract; whatever it raises breaks it."""
-    if isinstance(mechanism, Model):
-        subject: Any = mechanism
-        held, kept = MODEL_CONTRACTS[contract], mechanism.equality
-        call = f"testing.MODEL_CONTRACTS[{contract!r}](testing.{subject.code}, {seed})"
+    model = mechanism if isinstance(mechanism, Model) else None
+    if model is not None:
+        subject: Any = model
+        held = MODEL_CONTRACTS[contract]
+        call = f"testing.MODEL_CONTRACTS[{contract!r}](testing.{model.code}, {seed})"
     else:
         subject = subject_of(mechanism)
-        held, kept = CONTRACTS[contract], ""
+        held = CONTRACTS[contract]
         shown = repr(mechanism) if isinstance(mechanism, str) else subject.name
         call = f"testing.{contract}({shown}, {seed})"
     promise = (held.__doc__ or "").partition("\n\n")[0]
     made = functools.partial(Outcome, subject.name, contract, " ".join(promise.split()))
     line = f"from attnlab import testing; print({call})"
     try:
+        if model is not None and model.is_random and contract != "determinism":
+            raise Inapplicable("it is random between two calls: see determinism")
         broken = held(subject, seed)
     except Inapplicable as reason:
         return made("-", str(reason))
@@ -185,7 +190,7 @@ def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
     except Exception as error:  # whatever a user's code raises is its answer
         return made("no", one_line(error), line)
     if broken is None:
-        return made("yes", kept)
+        return made("yes", "" if model is None else model.equality)
     return made("no", broken.words, broken.line or line)
 
 

@@ -6,6 +6,7 @@ backend takes. Which one it is, is tried: the first whose arrays it takes, and w
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -16,10 +17,20 @@ import numpy as np
 
 from attnlab.runs.errors import Invalid, one_line
 
-__all__ = ["as_numpy", "call", "find_framework", "give"]
+__all__ = [
+    "MASKS",
+    "as_numpy",
+    "call",
+    "can_be_traced",
+    "find_framework",
+    "find_parameters",
+]
+
+#: Keywords that are taken for a mask of booleans.
+MASKS = ("mask", "attn_mask", "attention_mask")
 
 
-def give(x: np.ndarray, framework: str) -> Any:
+def _give(x: np.ndarray, framework: str) -> Any:
     """An array in a framework; torch counts in 64 bits, as its embeddings want it."""
     if framework == "jax":
         return jnp.asarray(x)
@@ -27,8 +38,6 @@ def give(x: np.ndarray, framework: str) -> Any:
         return x.copy()
     import torch
 
-    if x.dtype.name == "bfloat16":
-        return torch.from_numpy(x.view(np.int16).copy()).view(torch.bfloat16)
     return torch.from_numpy(x.astype(np.int64) if x.dtype.kind == "i" else x.copy())
 
 
@@ -46,7 +55,7 @@ def call(function: Callable[..., Any], framework: str, *arrays: Any, **keywords:
     """What a function returns of arrays of NumPy, and of other values as they are."""
 
     def give_arrays(x: Any) -> Any:
-        return give(x, framework) if isinstance(x, np.ndarray) else x
+        return _give(x, framework) if isinstance(x, np.ndarray) else x
 
     given = [give_arrays(x) for x in arrays]
     named = {name: give_arrays(x) for name, x in keywords.items()}
@@ -75,7 +84,7 @@ def find_framework(name: str, function: Callable[..., Any], *arrays: np.ndarray)
             continue
         if framework != "jax" or _is_of_torch(result):
             return "torch" if _is_of_torch(result) else framework
-        return "jax" if _can_be_traced(function, arrays) else "numpy"
+        return "jax" if can_be_traced(function, *arrays) else "numpy"
     shapes = ", ".join(f"{x.dtype} {x.shape}" for x in arrays)
     raised = "; ".join(f"of {framework} {words}" for framework, words in errors.items())
     raise Invalid(f"{name} was called with {shapes} and raised, with arrays {raised}")
@@ -85,9 +94,18 @@ def _is_of_torch(x: Any) -> bool:
     return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
 
 
-def _can_be_traced(function: Callable[..., Any], arrays: Any) -> bool:
+def can_be_traced(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
+    """Whether JAX can trace a function of these arrays."""
     try:
         jax.eval_shape(function, *(jnp.asarray(x) for x in arrays))
     except Exception:  # NumPy's functions, and Python's numbers, in a tracer's hands
         return False
     return True
+
+
+def find_parameters(function: Callable[..., Any]) -> Any:
+    """The parameters of a function or module by name; of what does not say them, none."""
+    try:  # torch's modules say theirs in `forward`
+        return inspect.signature(getattr(function, "forward", function)).parameters
+    except ValueError:  # of a builtin
+        return {}

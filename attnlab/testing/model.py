@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,17 +12,16 @@ import numpy as np
 
 from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid, one_line
-from attnlab.testing.frameworks import as_numpy, call, find_framework
+from attnlab.testing.frameworks import MASKS, as_numpy, call, find_framework, find_parameters
+from attnlab.testing.hosting import VOCAB_SIZE, host
 from attnlab.testing.judging import rounding
 
-__all__ = ["LONGEST", "ROWS", "Model", "as_model"]
+__all__ = ["LONGEST", "ROWS", "Model", "as_model", "check_logits"]
 
 LONGEST = 129
 #: Every block size that attention is written with has a border here, with the neighbors.
 LENGTHS = (1, 2, 3, 5, 8, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 ROWS = 16  # examples of a call
-_MASKS = ("mask", "attention_mask")
-_SEGMENTS = ("segment_ids",)
 _RULE = "must map tokens, integers [B, T], to logits [B, T, vocab_size]"
 
 
@@ -39,7 +37,7 @@ class Model:
       vocab_size: number of tokens, V.
       length: largest number of tokens that it is given.
       mask: name of its keyword for the tokens that are no padding, booleans [B, T]; "" = none.
-      segments: name of its keyword for the number of each token's document [B, T]; "" = none.
+      segments: whether it takes `segment_ids`, the number of each token's document [B, T].
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the cache; or None.
       initial: function (batch, length) that returns an empty cache; or None.
     """
@@ -51,7 +49,7 @@ class Model:
     vocab_size: int
     length: int = LONGEST
     mask: str = ""
-    segments: str = ""
+    segments: bool = False
     decode: Callable[..., Any] | None = None
     initial: Callable[..., Any] | None = None
 
@@ -112,6 +110,16 @@ class Model:
             f" {self.floor:.2g} are equal, those of calls of two shapes within {self.tolerance:.2g}"
         )
 
+    def moves(self, length: int = 32, seed: int = 0) -> np.ndarray:
+        """How far the logits at i move when token j is another, [T, T]: root of the mean square."""
+        tokens = np.repeat(self.draw(min(length, self.length), seed, rows=1), ROWS, 0)
+        length, columns = tokens.shape[1], []
+        for start in range(0, length, ROWS):
+            is_other = np.arange(length) == np.arange(start, start + ROWS)[:, None]
+            moved = self(np.where(is_other, (tokens + 1) % self.vocab_size, tokens)) - self(tokens)
+            columns.append(np.sqrt(np.mean(np.square(moved), -1)))  # [ROWS, T]
+        return np.concatenate(columns)[:length].T
+
     @functools.cached_property
     def _compiled(self) -> Callable[..., Any]:
         return jax.jit(self.function) if self.framework == "jax" else self.function
@@ -120,7 +128,7 @@ class Model:
         self, function: Callable[..., Any], tokens: Any, mask: Any = None, segments: Any = None
     ) -> np.ndarray:
         tokens = np.asarray(tokens, np.int32)
-        keywords = {self.mask: mask, self.segments: segments}
+        keywords = {self.mask: mask, "segment_ids": segments}
         given = {name: x for name, x in keywords.items() if x is not None}
         try:
             result = call(function, self.framework, tokens, **given)
@@ -164,18 +172,19 @@ def raise_unless(holds: bool, message: str) -> None:
 def as_model(
     logits: Any,
     *,
-    vocab_size: int,
+    vocab_size: int | None = None,
     length: int = LONGEST,
     decode: Any = None,
     initial: Any = None,
 ) -> Model:
-    """A model from a function, or its name in a file.
+    """A model from a function, or its name in a file; or an attention, as a model's only layer.
 
     Args:
       logits: function of tokens [B, T] that returns logits [B, T, V], in JAX, torch or NumPy, or
         its name, "model.py:logits". A keyword `mask` or `attention_mask` is for the tokens that are
         no padding, booleans [B, T]; `segment_ids` for the number of each token's document.
-      vocab_size: number of tokens, V.
+      vocab_size: number of tokens, V; None = `logits` is an attention, a function of q, k and v, as
+        `hosting.host` takes it.
       length: largest number of tokens that it is given.
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the next cache, or
         its name.
@@ -187,26 +196,26 @@ def as_model(
     raise_unless(length >= 2, f"length must be at least 2; got {length}")
     raise_unless((decode is None) == (initial is None), "decode and initial belong together")
     function = own.find(logits) if isinstance(logits, str) else logits
-    name = _show(logits).strip("'")
+    name = logits if isinstance(logits, str) else _show(logits)
     raise_unless(callable(function), f"{name} {_RULE}; got {type(function).__name__}")
+    code = _write_call(logits, vocab_size=vocab_size, length=length, decode=decode, initial=initial)
+    if vocab_size is None:
+        function, vocab_size = host(name, function), VOCAB_SIZE
     tokens = np.zeros((2, 2), np.int32)
     try:
         framework = find_framework(name, function, tokens)
     except Invalid as error:
         raise Invalid(f"{error}; it {_RULE}") from None
-    code = [_show(logits), f"vocab_size={vocab_size}", f"length={length}"]
-    if decode is not None:
-        code += [f"decode={_show(decode)}", f"initial={_show(initial)}"]
-    taken = _parameters(getattr(function, "forward", function))  # torch's modules hide theirs
+    taken = find_parameters(function)
     model = Model(
         name,
-        f"as_model({', '.join(code)})",
+        code,
         function,
         framework,
         vocab_size,
         length,
-        mask=next((word for word in _MASKS if word in taken), ""),
-        segments=next((word for word in _SEGMENTS if word in taken), ""),
+        mask=next((word for word in MASKS if word in taken), ""),
+        segments="segment_ids" in taken,
         decode=own.find(decode) if isinstance(decode, str) else decode,
         initial=own.find(initial) if isinstance(initial, str) else initial,
     )
@@ -214,14 +223,19 @@ def as_model(
     return model
 
 
-def _show(function: Any) -> str:
-    """Python for a function: its name in quotes, or as it is called where it is written."""
-    named = getattr(function, "__name__", type(function).__name__)
-    return repr(function) if isinstance(function, str) else named
+def _write_call(logits: Any, **options: Any) -> str:
+    """Python for a call of `as_model`, with the options that it needs."""
+    if options["length"] == LONGEST:
+        del options["length"]
+    needed = {name: x for name, x in options.items() if x is not None}
+    return (
+        ", ".join(
+            [f"as_model({_show(logits)}", *(f"{name}={_show(x)}" for name, x in needed.items())]
+        )
+        + ")"
+    )
 
 
-def _parameters(function: Callable[..., Any]) -> Any:
-    try:
-        return inspect.signature(function).parameters
-    except ValueError:  # of a builtin
-        return {}
+def _show(x: Any) -> str:
+    """Python for a name or a number; for a function what it is called where it is written."""
+    return repr(x) if isinstance(x, str | int) else getattr(x, "__name__", type(x).__name__)

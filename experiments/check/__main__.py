@@ -8,12 +8,14 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import attnlab
 from attnlab import MultiHeadAttention, masks
 from attnlab.devices import platforms
 from attnlab.mechanisms import own
+from attnlab.mechanisms.drawing import draw_moves
 from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line
@@ -21,7 +23,16 @@ from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, document, group, so_far
 from attnlab.runs.rows import Rows
 from attnlab.scores import Dot
-from attnlab.testing import Outcome, Report, cost, outcome, subject_of
+from attnlab.testing import (
+    CONTRACTS,
+    MODEL_CONTRACTS,
+    Model,
+    Outcome,
+    Report,
+    cost,
+    outcome,
+    subject_of,
+)
 from experiments import check
 from experiments.check.settings import Settings
 
@@ -44,17 +55,28 @@ def run(settings: Settings, folder: Folder) -> int:
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
     rows.environment = provenance.describe()
     rows.require_same_own(own.digests(f"{settings}"))
-    contracts = (*settings.contracts, COST)
-    items = [(name, contract) for name in settings.mechanisms for contract in contracts]
+    subjects = {name: settings.subject(name) for name in settings.mechanisms}
+    models = {name: subject for name, subject in subjects.items() if isinstance(subject, Model)}
+    items = [
+        (name, contract)
+        for name in subjects
+        for contract in (*settings.contracts, COST)
+        if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
+    ]
 
     def measure(item: Item) -> list[Outcome]:
         name, contract = item
-        return [_cost(name) if contract == COST else outcome(name, contract, settings.seed)]
+        if contract == COST:
+            return [_cost(name)]
+        return [outcome(models.get(name, name), contract, settings.seed)]
 
     def make_report() -> loop.Report:
         done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
         report = Report(tuple(done.rows))
-        drawn = {name: _figure(name) for name in settings.mechanisms}
+        drawn = {
+            name: draw_moves(models[name].moves()).figure if name in models else _figure(name)
+            for name in subjects
+        }
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}
         return loop.Report(_markdown(report, done, [*drawn]), figures, said=_answer(report))
@@ -64,7 +86,7 @@ def run(settings: Settings, folder: Folder) -> int:
         measure,
         make_report,
         title=", ".join,
-        line=lambda rows: ": ".join(filter(None, (rows[0].verdict, rows[0].words))),
+        line=_line,
     )
     with contextlib.redirect_stdout(sys.stderr if settings.json else sys.stdout):
         status = loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
@@ -72,6 +94,11 @@ def run(settings: Settings, folder: Folder) -> int:
     if settings.json:
         print(json.dumps([dataclasses.asdict(row) for row in kept], indent=1))
     return status or int(bool(Report(kept).broken))
+
+
+def _line(rows: Sequence[Outcome]) -> str:
+    verdict, words = rows[0].verdict, rows[0].words
+    return verdict if verdict == "yes" else f"{verdict}: {words}"
 
 
 def _cost(name: str) -> Outcome:
@@ -97,6 +124,7 @@ def _answer(report: Report) -> str:
 def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
     noes = [row for row in report.outcomes if row.verdict == "no"]
     others = [row for row in report.outcomes if row.verdict == "-"]
+    equal = dict.fromkeys((x.mechanism, x.words) for x in report.outcomes if x.verdict == "yes")
     contracts = tuple(row for row in report.outcomes if row.contract != COST)
     return document(
         "# Contracts of attention",
@@ -107,6 +135,7 @@ def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
         *[f"{x.mechanism}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes],
         "## Does not apply, and cost",
         "\n".join(f"- {x.mechanism}, {x.contract}: {x.words}" for x in others),
+        "\n".join(f"- {name}: {words}" for name, words in equal if words),
         done.missing,
         done.origin,
     )

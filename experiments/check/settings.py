@@ -1,11 +1,23 @@
 """Settings of `check`."""
 
+import contextlib
 import dataclasses
 
 from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
-from attnlab.testing import CONTRACTS, subject_of
+from attnlab.testing import (
+    CONTRACTS,
+    MODEL_CONTRACTS,
+    Model,
+    Subject,
+    as_model,
+    is_of_another_framework,
+    subject_of,
+)
+from attnlab.testing.model import LONGEST
+
+_CONTRACTS = (*CONTRACTS, *MODEL_CONTRACTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -14,13 +26,34 @@ class Settings(Flags):
 
     mechanisms: tuple[str, ...] = flag(
         (),
-        f"What to check, also without the flag's name: {own.FORM}; or an attention of attnlab.",
+        f"What to check, also without the flag's name: {own.FORM}, in JAX, torch or NumPy; an"
+        " attention of attnlab; or, with --vocab_size, a model.",
         repeated=True,
     )
-    contracts: tuple[str, ...] = flag(
-        tuple(CONTRACTS), "Contracts to hold it to.", choices=tuple(CONTRACTS)
+    vocab_size: int | None = flag(
+        None,
+        "Number of tokens of a model, a function of tokens [B, T] that returns logits"
+        " [B, T, vocab_size].",
+        least=2,
     )
-    seed: int = seed_flag("Seed of the arrays.")
+    length: int = flag(
+        LONGEST, "Largest number of tokens that a model is given.", least=2, needs="vocab_size"
+    )
+    decode: str | None = flag(
+        None,
+        "Name of a function (cache, tokens [B, n]) that returns logits [B, n, vocab_size] and the"
+        " next cache.",
+        needs=("vocab_size", "initial"),
+    )
+    initial: str | None = flag(
+        None, "Name of a function (batch, length) that returns an empty cache.", needs="decode"
+    )
+    contracts: tuple[str, ...] = flag(
+        _CONTRACTS,
+        "Contracts to hold it to, as far as they are of its kind.",
+        choices=_CONTRACTS,
+    )
+    seed: int = seed_flag("Seed of the arrays, or of the tokens.")
     json: bool = flag(
         False, "Whether standard output has the verdicts alone, as JSON; all else is on the other."
     )
@@ -28,6 +61,24 @@ class Settings(Flags):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.mechanisms:
-            raise Invalid("give what to check: launch/local check mine.py:Decay")
+            raise Invalid(
+                "give what to check: launch/local check mine.py:Decay, or"
+                " model.py:logits --vocab_size=256"
+            )
         for name in self.mechanisms:
-            subject_of(name)
+            self.subject(name)
+
+    def subject(self, name: str) -> Subject | Model:
+        """A model, an attention, or an attention of another framework as the layer of a model."""
+        if self.vocab_size is not None:
+            return as_model(
+                name,
+                vocab_size=self.vocab_size,
+                length=self.length,
+                decode=self.decode,
+                initial=self.initial,
+            )
+        with contextlib.suppress(Invalid):  # `subject_of` says what is wrong
+            if own.is_own(name) and is_of_another_framework(own.find(name)):
+                return as_model(name)
+        return subject_of(name)

@@ -48,6 +48,34 @@ def test_status_and_report_of_what_is_broken(tmp_path, capsys, monkeypatch):
     assert "as its file was before it was changed" in capsys.readouterr().err
 
 
+MODEL = """
+import numpy as np
+
+def logits(tokens):
+    return np.cumsum(np.eye(7)[tokens[:, ::-1]], 1)[:, ::-1]
+
+def initial(batch, length):
+    return np.zeros((batch, 1, 7))
+
+def step(cache, tokens):
+    logits = cache + np.cumsum(np.eye(7)[tokens], 1)
+    return logits, logits[:, -1:]
+"""
+
+
+def test_a_model_is_held_to_its_own_contracts(tmp_path):
+    mine = tmp_path / "model.py"
+    mine.write_text(MODEL)
+    flags = ["--vocab_size=7", f"--decode={mine}:step", f"--initial={mine}:initial"]
+    assert run(tmp_path, f"{mine}:logits", *flags, contracts="past,cache,causal,determinism") == 1
+    (folder,) = (tmp_path / "results").glob("check-*")
+    report = (folder / "report.md").read_text()
+    assert "keeps 1 of 3 contracts, breaks past, cache**" in report
+    assert "two calls differ by 0 at most" in report
+    assert f"decode='{mine}:step', initial='{mine}:initial'" in report
+    assert len(list(folder.glob("pairs-*.svg"))) == 1
+
+
 def test_what_was_not_asked_is_no_failure(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     assert run(tmp_path, f"{tmp_path / 'mine.py'}:ahead", contracts="second_derivative") == 0
@@ -62,6 +90,8 @@ def test_what_was_not_asked_is_no_failure(tmp_path):
         (["no.py:Such"], "no.py"),
         (["exact", "--contracts=speed"], "speed"),
         (["exact", "--seed", "x"], "flag --seed=x: "),
+        (["torch.nn.functional:no_such"], "there are"),
+        (["exact", "--length=9"], "--length=9: needs --vocab_size"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):
