@@ -187,15 +187,16 @@ def as_model(
         `hosting.host` takes it.
       length: largest number of tokens that it is given.
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the next cache, or
-        its name.
-      initial: function (batch, length) that returns an empty cache for so many tokens, or its name.
+        its name; None = the method of this name that `logits` has, if any.
+      initial: function (batch, length) that returns an empty cache for so many tokens, or its name;
+        None = the method of this name.
 
     Raises:
       Invalid: it is no function, takes no tokens, or returns no finite logits; one line.
     """
     raise_unless(length >= 2, f"length must be at least 2; got {length}")
     raise_unless((decode is None) == (initial is None), "decode and initial belong together")
-    function = own.find(logits) if isinstance(logits, str) else logits
+    function = _find(logits)
     name = logits if isinstance(logits, str) else _show(logits)
     raise_unless(callable(function), f"{name} {_RULE}; got {type(function).__name__}")
     code = _write_call(logits, vocab_size=vocab_size, length=length, decode=decode, initial=initial)
@@ -216,11 +217,15 @@ def as_model(
         length,
         mask=next((word for word in MASKS if word in taken), ""),
         segments="segment_ids" in taken,
-        decode=own.find(decode) if isinstance(decode, str) else decode,
-        initial=own.find(initial) if isinstance(initial, str) else initial,
+        decode=_find(decode) or getattr(function, "decode", None),
+        initial=_find(initial) or getattr(function, "initial", None),
     )
     model(tokens)
     return model
+
+
+def _find(given: Any) -> Any:
+    return own.find(given) if isinstance(given, str) else given
 
 
 def _write_call(logits: Any, **options: Any) -> str:

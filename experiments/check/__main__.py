@@ -20,6 +20,7 @@ from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line
 from attnlab.runs.folder import Folder
+from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, group, so_far
 from attnlab.runs.rows import Rows
 from attnlab.scores import Dot
@@ -34,7 +35,7 @@ from attnlab.testing import (
     subject_of,
 )
 from experiments import check
-from experiments.check.settings import Settings
+from experiments.check.settings import PUBLIC, Settings
 
 Item = tuple[str, str]
 COST = "cost"  # beside the contracts: what it takes, which is no promise
@@ -53,29 +54,41 @@ def run(settings: Settings, folder: Folder) -> int:
     """Checks in this process; 1 where a contract is broken."""
     platforms.make_cpu_devices(DEVICES)
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
-    rows.environment = provenance.describe()
+    packages = dict.fromkeys(x["package"] for x in PUBLIC) if settings.public else {}
+    rows.environment = provenance.describe((*packages,))
     rows.require_same_own(own.digests(f"{settings}"))
-    subjects = {name: settings.subject(name) for name in settings.mechanisms}
-    models = {name: subject for name, subject in subjects.items() if isinstance(subject, Model)}
+    subject = functools.cache(settings.subject)
+
+    def is_model(name: str) -> bool:
+        return settings.public or isinstance(subject(name), Model)
+
     items = [
         (name, contract)
-        for name in subjects
+        for name in settings.mechanisms
         for contract in (*settings.contracts, COST)
-        if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
+        if contract in (MODEL_CONTRACTS if is_model(name) else {**CONTRACTS, COST: None})
     ]
 
     def measure(item: Item) -> list[Outcome]:
         name, contract = item
         if contract == COST:
             return [_cost(name)]
-        return [outcome(models.get(name, name), contract, settings.seed)]
+        if not is_model(name):
+            return [outcome(name, contract, settings.seed)]
+        made = outcome(subject(name), contract, settings.seed)
+        if settings.public and made.verdict == "no":  # of others' work it is said once it is sure
+            again = outcome(subject(name), contract, settings.seed + 1).verdict
+            made = dataclasses.replace(made, words=f"{made.words}; with other tokens: {again}")
+        return [made]
 
     def make_report() -> loop.Report:
         done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
         report = Report(tuple(done.rows))
+        if settings.public:
+            return loop.Report(_public(report, done), said=_answer(report))
         drawn = {
-            name: draw_moves(models[name].moves()).figure if name in models else _figure(name)
-            for name in subjects
+            name: draw_moves(subject(name).moves()).figure if is_model(name) else _figure(name)
+            for name in settings.mechanisms
         }
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}
@@ -136,6 +149,31 @@ def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
         "## Does not apply, and cost",
         "\n".join(f"- {x.mechanism}, {x.contract}: {x.words}" for x in others),
         "\n".join(f"- {name}: {words}" for name, words in equal if words),
+        done.missing,
+        done.origin,
+    )
+
+
+def _public(report: Report, done: SoFar[Outcome]) -> str:
+    """A row for each public attention and model, and what is not kept, in the order of the file."""
+    about = {x["call"]: x for x in PUBLIC}
+    versions = done.wheres[-1].environment["versions"]
+    table, found = [], []
+    for call, rows in group(report.outcomes, lambda row: row.mechanism).items():
+        title, package = about[call]["title"], about[call]["package"]
+        verdicts = {row.contract: row.verdict for row in rows}
+        kept = [verdicts.get(name, "") for name in MODEL_CONTRACTS]
+        table.append([title, f"{package} {versions[package]}", *kept])
+        noes = [row for row in rows if row.verdict == "no"]
+        found += [f"{title}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes]
+        found += [about[call]["note"]] if noes and "note" in about[call] else []
+    promises = {row.contract: row.promise for row in report.outcomes}
+    return document(
+        "# Who sees the future",
+        markdown_table(["attention or model", "version", *MODEL_CONTRACTS], table),
+        "\n".join(f"- {name}: {promise}" for name, promise in promises.items()),
+        "## What was found" if found else "",
+        *found,
         done.missing,
         done.origin,
     )

@@ -2,8 +2,13 @@
 
 import contextlib
 import dataclasses
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from attnlab.mechanisms import own
+from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags, flag, seed_flag
 from attnlab.testing import (
@@ -18,6 +23,8 @@ from attnlab.testing import (
 from attnlab.testing.model import LONGEST
 
 _CONTRACTS = (*CONTRACTS, *MODEL_CONTRACTS)
+PUBLIC = tomllib.loads((Path(__file__).parent / "public.toml").read_text())["subject"]
+VOCAB_SIZE = 32  # of the models there
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,6 +60,12 @@ class Settings(Flags):
         "Contracts to hold it to, as far as they are of its kind.",
         choices=_CONTRACTS,
     )
+    public: bool = flag(
+        False,
+        "Whether to check the public attentions and models of public.toml, as far as they are"
+        " installed.",
+        not_with="vocab_size",
+    )
     seed: int = seed_flag("Seed of the arrays, or of the tokens.")
     json: bool = flag(
         False, "Whether standard output has the verdicts alone, as JSON; all else is on the other."
@@ -65,15 +78,28 @@ class Settings(Flags):
                 "give what to check: launch/local check mine.py:Decay, or"
                 " model.py:logits --vocab_size=256"
             )
-        for name in self.mechanisms:
+        others = set(self.mechanisms) - {x["call"] for x in PUBLIC}
+        if self.public and others:
+            raise Invalid(f"--public has a list of its own; leave {', '.join(others)} out")
+        for name in () if self.public else self.mechanisms:
             self.subject(name)
+
+    @classmethod
+    def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Those of public.toml that are installed."""
+        calls = [x["call"] for x in PUBLIC if provenance.version(x["package"]) != "not installed"]
+        return {"mechanisms": tuple(calls)} if named.get("public") else {}
 
     def subject(self, name: str) -> Subject | Model:
         """A model, an attention, or an attention of another framework as the layer of a model."""
-        if self.vocab_size is not None:
+        vocab_size = self.vocab_size
+        if self.public:
+            is_model = any(x["call"] == name for x in PUBLIC if x.get("model"))
+            vocab_size = VOCAB_SIZE if is_model else None
+        if self.public or vocab_size is not None:
             return as_model(
                 name,
-                vocab_size=self.vocab_size,
+                vocab_size=vocab_size,
                 length=self.length,
                 decode=self.decode,
                 initial=self.initial,
