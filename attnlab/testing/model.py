@@ -36,8 +36,6 @@ class Model:
       framework: framework that it is written in, "jax", "torch" or "numpy".
       vocab_size: number of tokens, V.
       length: largest number of tokens that it is given.
-      mask: name of its keyword for the tokens that are no padding, booleans [B, T]; "" = none.
-      segments: whether it takes `segment_ids`, the number of each token's document [B, T].
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the cache; or None.
       initial: function (batch, length) that returns an empty cache; or None.
     """
@@ -48,8 +46,6 @@ class Model:
     framework: str
     vocab_size: int
     length: int = LONGEST
-    mask: str = ""
-    segments: bool = False
     decode: Callable[..., Any] | None = None
     initial: Callable[..., Any] | None = None
 
@@ -60,6 +56,11 @@ class Model:
           Invalid: it raises an error, or what it returns is no such array, or is not finite.
         """
         return self._logits(self._compiled, tokens, mask, segments)
+
+    @property
+    def mask(self) -> str:
+        """The name of its keyword for what is no padding, booleans [B, T]; "" = none."""
+        return next((word for word in MASKS if word in find_parameters(self.function)), "")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -199,7 +200,8 @@ def as_model(
     function = _find(logits)
     name = logits if isinstance(logits, str) else _show(logits)
     raise_unless(callable(function), f"{name} {_RULE}; got {type(function).__name__}")
-    code = _write_call(logits, vocab_size=vocab_size, length=length, decode=decode, initial=initial)
+    options = {"vocab_size": vocab_size, "length": length, "decode": decode, "initial": initial}
+    code = ", ".join(f"{key}={_show(x)}" for key, x in options.items() if x is not None)
     if vocab_size is None:
         function, vocab_size = host(name, function), VOCAB_SIZE
     tokens = np.zeros((2, 2), np.int32)
@@ -207,16 +209,13 @@ def as_model(
         framework = find_framework(name, function, tokens)
     except Invalid as error:
         raise Invalid(f"{error}; it {_RULE}") from None
-    taken = find_parameters(function)
     model = Model(
         name,
-        code,
+        f"as_model({_show(logits)}, {code})",
         function,
         framework,
         vocab_size,
         length,
-        mask=next((word for word in MASKS if word in taken), ""),
-        segments="segment_ids" in taken,
         decode=_find(decode) or getattr(function, "decode", None),
         initial=_find(initial) or getattr(function, "initial", None),
     )
@@ -226,19 +225,6 @@ def as_model(
 
 def _find(given: Any) -> Any:
     return own.find(given) if isinstance(given, str) else given
-
-
-def _write_call(logits: Any, **options: Any) -> str:
-    """Python for a call of `as_model`, with the options that it needs."""
-    if options["length"] == LONGEST:
-        del options["length"]
-    needed = {name: x for name, x in options.items() if x is not None}
-    return (
-        ", ".join(
-            [f"as_model({_show(logits)}", *(f"{name}={_show(x)}" for name, x in needed.items())]
-        )
-        + ")"
-    )
 
 
 def _show(x: Any) -> str:

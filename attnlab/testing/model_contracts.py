@@ -18,7 +18,7 @@ import numpy as np
 
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.testing.comparing import Broken, Inapplicable, find_wrong
-from attnlab.testing.frameworks import call
+from attnlab.testing.frameworks import call, find_parameters
 from attnlab.testing.model import ROWS, Model, check_logits
 
 __all__ = ["MODEL_CONTRACTS"]
@@ -153,7 +153,7 @@ def determinism(model: Model, seed: int = 0) -> Broken | None:
 
 def packing(model: Model, seed: int = 0) -> Broken | None:
     """Two documents in a row, told apart by segment_ids, have the logits that each has alone."""
-    if not model.segments:
+    if "segment_ids" not in find_parameters(model.function):
         raise Inapplicable("it takes no segment_ids= [B, T]")
     first, second = model.draw(13, seed), model.draw(11, seed + 1)
     both = np.concatenate([first, second], 1)

@@ -30,6 +30,7 @@ from attnlab.testing import (
     Model,
     Outcome,
     Report,
+    Subject,
     cost,
     outcome,
     subject_of,
@@ -86,10 +87,7 @@ def run(settings: Settings, folder: Folder) -> int:
         report = Report(tuple(done.rows))
         if settings.public:
             return loop.Report(_public(report, done), said=_answer(report))
-        drawn = {
-            name: draw_moves(subject(name).moves()).figure if is_model(name) else _figure(name)
-            for name in settings.mechanisms
-        }
+        drawn = {name: _draw(name, subject(name)) for name in settings.mechanisms}
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}
         return loop.Report(_markdown(report, done, [*drawn]), figures, said=_answer(report))
@@ -182,6 +180,11 @@ def _public(report: Report, done: SoFar[Outcome]) -> str:
 def _file(name: str) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # of rate=.5 and rate=5 too
     return "-".join(["pairs", re.sub(r"\W+", "-", name).strip("-"), digest])
+
+
+def _draw(name: str, subject: Subject | Model) -> Any:
+    """Who moves whom, of a model; of an attention which pairs it sees."""
+    return draw_moves(subject.moves()).figure if isinstance(subject, Model) else _figure(name)
 
 
 def _figure(name: str) -> Any:

@@ -3,6 +3,7 @@
 Each is a function of tokens [B, T] with a vocabulary of 32, or an attention of q, k, v.
 """
 
+import importlib
 import math
 from typing import Any
 
@@ -67,20 +68,16 @@ class LucidrainsReformer:
 
 
 class XTransformers:
-    """x-transformers' decoder.
+    """x-transformers' decoder, as it is by default."""
 
-    Args:
-      **options: options of its attention layers.
-    """
-
-    def __init__(self, **options: Any) -> None:
+    def __init__(self) -> None:
         import torch
-        from x_transformers import Decoder, TransformerWrapper
 
         torch.manual_seed(0)
-        layers = Decoder(dim=32, depth=1, heads=4, **options)
-        wrapper = TransformerWrapper(num_tokens=VOCAB_SIZE, max_seq_len=129, attn_layers=layers)
-        self.model = wrapper.eval()
+        package = importlib.import_module("x_transformers")
+        layers = package.Decoder(dim=32, depth=1, heads=4)
+        sizes = {"num_tokens": VOCAB_SIZE, "max_seq_len": 129}
+        self.model = package.TransformerWrapper(**sizes, attn_layers=layers).eval()
 
     def __call__(self, tokens: Any, mask: Any = None) -> Any:
         """Logits [B, T, V]."""
