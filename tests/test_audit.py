@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import testing
+from attnlab import dot_product_attention, testing
 from attnlab.runs.errors import Invalid
 from tests import audited
 from tests.daily import daily
@@ -98,8 +98,12 @@ def test_an_attention_of_another_framework_is_the_layer_of_a_model():
     told = functools.partial(is_causal_but_for_a_head, is_causal=True)
     (broken,) = testing.audit(told, contracts=["past"]).broken
     assert re.match(r"logits\[0, 0, 1[2-5]\] is", broken.words), "the channels of the fourth head"
-    is_other = testing.is_of_another_framework
-    assert is_other(told) and is_other(of_numpy) and not is_other(jax.nn.dot_product_attention)
+    assert not testing.audit(of_numpy, contracts=["past", "padding"]).broken
+
+
+def test_what_takes_masks_of_attnlab_needs_no_host():
+    assert testing.needs_host(of_numpy) and testing.needs_host(jax.nn.dot_product_attention)
+    assert not testing.needs_host(dot_product_attention)
 
 
 def test_what_is_random_is_asked_for_nothing_else():

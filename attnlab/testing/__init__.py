@@ -32,7 +32,7 @@ from attnlab.testing.contracts import (
     shapes,
     transforms,
 )
-from attnlab.testing.hosting import is_of_another_framework
+from attnlab.testing.hosting import needs_host
 from attnlab.testing.model import Model, as_model
 from attnlab.testing.model_contracts import MODEL_CONTRACTS
 from attnlab.testing.subject import Sizes, Subject, subject_of
@@ -66,8 +66,8 @@ __all__ = [
     "gradient",
     "grouped_heads",
     "hidden_keys",
-    "is_of_another_framework",
     "lengths",
+    "needs_host",
     "outcome",
     "second_derivative",
     "shapes",

@@ -67,7 +67,9 @@ def call(function: Callable[..., Any], framework: str, *arrays: Any, **keywords:
         return function(*given, **named)
 
 
-def find_framework(name: str, function: Callable[..., Any], *arrays: np.ndarray) -> str:
+def find_framework(
+    name: str, function: Callable[..., Any], *arrays: np.ndarray, **named: np.ndarray
+) -> str:
     """The framework that a function is written in: "jax", "torch" or "numpy".
 
     Raises:
@@ -78,13 +80,13 @@ def find_framework(name: str, function: Callable[..., Any], *arrays: np.ndarray)
         if framework == "torch" and "torch" not in sys.modules:
             continue
         try:
-            result = call(function, framework, *arrays)
+            result = call(function, framework, *arrays, **named)
         except Exception as error:  # whatever a user's code raises is its answer
             errors[framework] = one_line(error)
             continue
         if framework != "jax" or _is_of_torch(result):
             return "torch" if _is_of_torch(result) else framework
-        return "jax" if can_be_traced(function, *arrays) else "numpy"
+        return "jax" if can_be_traced(function, *arrays, **named) else "numpy"
     shapes = ", ".join(f"{x.dtype} {x.shape}" for x in arrays)
     raised = "; ".join(f"of {framework} {words}" for framework, words in errors.items())
     raise Invalid(f"{name} was called with {shapes} and raised, with arrays {raised}")
@@ -94,10 +96,14 @@ def _is_of_torch(x: Any) -> bool:
     return "torch" in sys.modules and isinstance(x, sys.modules["torch"].Tensor)
 
 
-def can_be_traced(function: Callable[..., Any], *arrays: np.ndarray) -> bool:
+def can_be_traced(function: Callable[..., Any], *arrays: np.ndarray, **named: Any) -> bool:
     """Whether JAX can trace a function of these arrays."""
+
+    def shape_of(x: Any) -> Any:
+        return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
+
     try:
-        jax.eval_shape(function, *(jnp.asarray(x) for x in arrays))
+        jax.eval_shape(function, *map(shape_of, arrays), **jax.tree.map(shape_of, named))
     except Exception:  # NumPy's functions, and Python's numbers, in a tracer's hands
         return False
     return True

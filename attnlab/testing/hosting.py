@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from attnlab.masks import Causal
 from attnlab.testing.frameworks import (
     MASKS,
     as_numpy,
@@ -18,7 +20,7 @@ from attnlab.testing.frameworks import (
     find_parameters,
 )
 
-__all__ = ["VOCAB_SIZE", "host", "is_of_another_framework"]
+__all__ = ["VOCAB_SIZE", "host", "needs_host"]
 
 _HEADS, _WIDTH = 8, 4
 VOCAB_SIZE = _HEADS * _WIDTH
@@ -41,12 +43,13 @@ def host(name: str, attention: Callable[..., Any]) -> Callable[..., np.ndarray]:
     """
     drawn = np.random.default_rng(0).normal(size=(3, VOCAB_SIZE, _HEADS, _WIDTH))
     tables = drawn.astype(np.float32)
-    framework = find_framework(name, attention, *tables[:, None])
-    compiled = jax.jit(attention) if framework == "jax" else attention
-    heads_first = (0, 2, 1, 3) if framework == "torch" else (0, 1, 2, 3)
     keyword = next((word for word in MASKS if word in find_parameters(attention)), "")
     told = getattr(attention, "keywords", {})
     hides_future = any("causal" in word and x for word, x in told.items())
+    seen = {keyword: np.ones((1, 1, 1, 1), bool)} if keyword and not hides_future else {}
+    framework = find_framework(name, attention, *tables[:, None], **seen)
+    compiled = jax.jit(attention) if framework == "jax" else attention
+    heads_first = (0, 2, 1, 3) if framework == "torch" else (0, 1, 2, 3)
 
     def logits(tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         batch, length = tokens.shape
@@ -62,8 +65,11 @@ def host(name: str, attention: Callable[..., Any]) -> Callable[..., np.ndarray]:
     return logits if keyword else lambda tokens: logits(tokens)
 
 
-def is_of_another_framework(found: Any) -> bool:
-    """Whether it is a function that does not take arrays of JAX as q, k and v."""
+def needs_host(found: Any) -> bool:
+    """Whether it is a function that does not take q, k and v of JAX and a mask of attnlab."""
     x = np.ones((1, 2, _HEADS, _WIDTH), np.float32)
     is_function = inspect.isroutine(getattr(found, "func", found))
-    return is_function and not can_be_traced(found, x, x, x)
+    if not is_function:
+        return False
+    options = {"mask": Causal()} if "mask" in find_parameters(found) else {}
+    return not can_be_traced(functools.partial(found, **options), x, x, x)

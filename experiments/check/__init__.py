@@ -2,7 +2,7 @@
 
     launch/local check experiments/examples/decay.py:decay
     launch/local check exact lsh-2 'experiments/examples/decay.py:decay(rate=0.9)'
-    launch/local check model.py:logits --vocab_size=256    # tokens [B, T] -> logits [B, T, V]
+    launch/local check experiments/check/public.py:Nnx --vocab_size=32    # tokens -> logits
     launch/local check 'torch.nn.functional:scaled_dot_product_attention(is_causal=True)'
 
 Writes a folder with report.md (a table of contracts; of each that is broken the smallest

@@ -27,10 +27,8 @@ from attnlab.scores import Dot
 from attnlab.testing import (
     CONTRACTS,
     MODEL_CONTRACTS,
-    Model,
     Outcome,
     Report,
-    Subject,
     cost,
     outcome,
     subject_of,
@@ -58,27 +56,27 @@ def run(settings: Settings, folder: Folder) -> int:
     packages = dict.fromkeys(x["package"] for x in PUBLIC) if settings.public else {}
     rows.environment = provenance.describe((*packages,))
     rows.require_same_own(own.digests(f"{settings}"))
-    subject = functools.cache(settings.subject)
-
-    def is_model(name: str) -> bool:
-        return settings.public or isinstance(subject(name), Model)
-
+    model = functools.cache(settings.make_model)
+    models = {name for name in settings.mechanisms if settings.is_model(name)}
+    if not settings.public:  # whose models are made one after the other
+        for name in models:
+            model(name)
     items = [
         (name, contract)
         for name in settings.mechanisms
         for contract in (*settings.contracts, COST)
-        if contract in (MODEL_CONTRACTS if is_model(name) else {**CONTRACTS, COST: None})
+        if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
     ]
 
     def measure(item: Item) -> list[Outcome]:
         name, contract = item
         if contract == COST:
             return [_cost(name)]
-        if not is_model(name):
+        if name not in models:
             return [outcome(name, contract, settings.seed)]
-        made = outcome(subject(name), contract, settings.seed)
+        made = outcome(model(name), contract, settings.seed)
         if settings.public and made.verdict == "no":  # of others' work it is said once it is sure
-            again = outcome(subject(name), contract, settings.seed + 1).verdict
+            again = outcome(model(name), contract, settings.seed + 1).verdict
             made = dataclasses.replace(made, words=f"{made.words}; with other tokens: {again}")
         return [made]
 
@@ -87,7 +85,10 @@ def run(settings: Settings, folder: Folder) -> int:
         report = Report(tuple(done.rows))
         if settings.public:
             return loop.Report(_public(report, done), said=_answer(report))
-        drawn = {name: _draw(name, subject(name)) for name in settings.mechanisms}
+        drawn = {
+            name: draw_moves(model(name).moves()).figure if name in models else _figure(name)
+            for name in settings.mechanisms
+        }
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}
         return loop.Report(_markdown(report, done, [*drawn]), figures, said=_answer(report))
@@ -180,11 +181,6 @@ def _public(report: Report, done: SoFar[Outcome]) -> str:
 def _file(name: str) -> str:
     digest = hashlib.sha256(name.encode()).hexdigest()[:8]  # of rate=.5 and rate=5 too
     return "-".join(["pairs", re.sub(r"\W+", "-", name).strip("-"), digest])
-
-
-def _draw(name: str, subject: Subject | Model) -> Any:
-    """Who moves whom, of a model; of an attention which pairs it sees."""
-    return draw_moves(subject.moves()).figure if isinstance(subject, Model) else _figure(name)
 
 
 def _figure(name: str) -> Any:

@@ -5,6 +5,7 @@ Each is a function of tokens [B, T] with a vocabulary of 32, or an attention of 
 
 import importlib
 import math
+import os
 from typing import Any
 
 import flax.linen as nn
@@ -163,6 +164,7 @@ class Keras:
     """
 
     def __init__(self, name: str, *, scores: bool = False, **options: Any) -> None:
+        os.environ.setdefault("KERAS_BACKEND", "jax")  # read when keras is first imported
         import keras
 
         self.layer = getattr(keras.layers, name)(**options)

@@ -15,9 +15,8 @@ from attnlab.testing import (
     CONTRACTS,
     MODEL_CONTRACTS,
     Model,
-    Subject,
     as_model,
-    is_of_another_framework,
+    needs_host,
     subject_of,
 )
 from attnlab.testing.model import LONGEST
@@ -81,8 +80,9 @@ class Settings(Flags):
         others = set(self.mechanisms) - {x["call"] for x in PUBLIC}
         if self.public and others:
             raise Invalid(f"--public has a list of its own; leave {', '.join(others)} out")
-        for name in () if self.public else self.mechanisms:
-            self.subject(name)
+        for name in self.mechanisms:
+            if not self.is_model(name):
+                subject_of(name)
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -90,21 +90,22 @@ class Settings(Flags):
         calls = [x["call"] for x in PUBLIC if provenance.version(x["package"]) != "not installed"]
         return {"mechanisms": tuple(calls)} if named.get("public") else {}
 
-    def subject(self, name: str) -> Subject | Model:
-        """A model, an attention, or an attention of another framework as the layer of a model."""
+    def is_model(self, name: str) -> bool:
+        """Whether it is a model, or an attention of another framework as the layer of one."""
+        if self.public or self.vocab_size is not None:
+            return True
+        with contextlib.suppress(Invalid):  # as of a class that wants the fields of a layer
+            return own.is_own(name) and needs_host(own.find(name))
+        return False
+
+    def make_model(self, name: str) -> Model:
+        """The model of a name.
+
+        Raises:
+          Invalid: it is no model; one line.
+        """
         vocab_size = self.vocab_size
-        if self.public:
-            is_model = any(x["call"] == name for x in PUBLIC if x.get("model"))
-            vocab_size = VOCAB_SIZE if is_model else None
-        if self.public or vocab_size is not None:
-            return as_model(
-                name,
-                vocab_size=vocab_size,
-                length=self.length,
-                decode=self.decode,
-                initial=self.initial,
-            )
-        with contextlib.suppress(Invalid):  # `subject_of` says what is wrong
-            if own.is_own(name) and is_of_another_framework(own.find(name)):
-                return as_model(name)
-        return subject_of(name)
+        if any(x["call"] == name for x in PUBLIC if self.public and x.get("model")):
+            vocab_size = VOCAB_SIZE
+        about = {"decode": self.decode, "initial": self.initial}
+        return as_model(name, vocab_size=vocab_size, length=self.length, **about)
