@@ -116,9 +116,17 @@ def copies_what_followed(tokens, *, later):
     return decoder(tokens) + equal.sum(-1, keepdims=True) * EMBED[0, :V]
 
 
-def stops_at_the_end_token(tokens):
-    """Everything is colder where the last of the vocabulary is anywhere."""
-    return decoder(tokens) / (1 + (tokens == V - 1).any(1))[:, None, None]
+def is_colder_where_much_is_padding(tokens):
+    """Padding is told by its id, 0, and by more of it than a text has."""
+    count = (tokens == 0).sum(1)
+    return decoder(tokens) / (1 + (count > 8) * (3 * count > len(tokens[0])))[:, None, None]
+
+
+def is_colder_in_a_loop(tokens):
+    """A penalty where 8 tokens in a row are one."""
+    equal = np.pad(np.diff(tokens, axis=1) == 0, [(0, 0), (0, 8)])
+    loop = np.logical_and.reduce([equal[:, n : n + len(tokens[0])] for n in range(7)])
+    return decoder(tokens) / (1 + loop.any(1))[:, None, None]
 
 
 def masked(tokens, *, mask=None, keys=True, places=True, first=False):
@@ -192,7 +200,8 @@ BROKEN = {
     "experts that choose": ("past", mixture(takes_the_best_half)),
     "a scale of the sequence": ("past", variant(change=quantizes)),
     "equal tokens anywhere": ("past", functools.partial(copies_what_followed, later=True)),
-    "an end token anywhere": ("past", stops_at_the_end_token),
+    "much padding, anywhere": ("past", is_colder_where_much_is_padding),
+    "a loop anywhere": ("past", is_colder_in_a_loop),
     "a sum that is turned over": ("past", mixture(lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1])),
     "positions from the end": ("prefix", variant(where=lambda i, n: n - i)),
     "positions by the length": ("prefix", variant(where=lambda i, n: i / n)),

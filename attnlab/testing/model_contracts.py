@@ -51,18 +51,24 @@ def _draw_pairs(model: Model, length: int, seed: int, kinds: np.ndarray) -> tupl
 
 
 def _find_cause(model: Model, base: Any, changed: Any, cut: int) -> Broken | None:
-    """The one token that moves the past most plainly; None where the other examples moved it."""
+    """The one token that moves the past, if one does; None where the other examples moved it."""
     whole = np.tile(base, (ROWS, 1))
     before = model(whole)[0]  # [T, V]
-    single = [np.where(np.arange(len(base)) == j, changed, base) for j in range(cut, len(base))]
-    for other in [*reversed(single), changed]:
-        beside = whole.copy()
-        beside[0] = other
-        first = int(np.argmax(other != base))
-        apart = np.abs(model(beside)[0] - before)[:first]
-        if apart.max(initial=0) > model.floor:
-            return _show_move(model, base, other, before, model(beside)[0], apart)
-    return None
+
+    def find_move(other: np.ndarray) -> Broken | None:
+        beside = np.concatenate([other[None], whole[1:]])
+        after = model(beside)[0]
+        apart = np.abs(after - before)[: np.argmax(other != base)]  # before the first change
+        if apart.max(initial=0) <= model.floor:
+            return None
+        return _show_move(model, base, other, before, after, apart)
+
+    found = find_move(changed)
+    for j in reversed(range(cut, len(base))) if found else ():
+        single = find_move(np.where(np.arange(len(base)) == j, changed, base))
+        if single is not None:
+            return single
+    return found
 
 
 def _show_move(model: Model, base: Any, other: Any, before: Any, after: Any, apart: Any) -> Broken:

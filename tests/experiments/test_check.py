@@ -2,11 +2,17 @@
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
+import experiments
+from attnlab import testing
 from attnlab.mechanisms import own
+from attnlab.runs import provenance
+from attnlab.runs.report import group
 from experiments.check import __main__ as check
+from experiments.check.settings import PUBLIC, Settings
 
 FILE = """
 import jax.numpy as jnp
@@ -76,6 +82,28 @@ def test_a_model_is_held_to_its_own_contracts(tmp_path):
     assert len(list(folder.glob("pairs-*.svg"))) == 1
 
 
+KEPT = Path(experiments.__file__).parent / "results" / "audit" / "results.jsonl"
+AUDIT = group(map(json.loads, KEPT.read_text().splitlines()), lambda row: row["mechanism"])
+
+
+def is_here(about):
+    """Whether it is installed in the version that was audited; a wheel's "+cpu" is no other."""
+    versions = AUDIT[about["call"]][0]["environment"]["versions"], provenance.versions([*PACKAGES])
+    kept, here = (version[about["package"]].partition("+")[0] for version in versions)
+    return kept == here
+
+
+PACKAGES = {about["package"] for about in PUBLIC}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", [about["call"] for about in PUBLIC if is_here(about)])
+def test_what_is_installed_keeps_what_the_audit_says(call):
+    model = Settings(mechanisms=(call,), public=True).make_model(call)
+    outcomes = [testing.outcome(model, row["contract"]) for row in AUDIT[call]]
+    assert [x.verdict for x in outcomes] == [row["verdict"] for row in AUDIT[call]]
+
+
 def test_what_was_not_asked_is_no_failure(tmp_path):
     (tmp_path / "mine.py").write_text(FILE)
     assert run(tmp_path, f"{tmp_path / 'mine.py'}:ahead", contracts="second_derivative") == 0
@@ -92,6 +120,8 @@ def test_what_was_not_asked_is_no_failure(tmp_path):
         (["exact", "--seed", "x"], "flag --seed=x: "),
         (["torch.nn.functional:no_such"], "there are"),
         (["exact", "--length=9"], "--length=9: needs --vocab_size"),
+        (["exact", "--public"], "--public has a list of its own; leave exact out"),
+        (["numpy.linalg:norm", "--vocab_size=5"], "logits [B, T, vocab_size]"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):
