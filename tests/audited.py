@@ -77,6 +77,16 @@ def loses_the_mask_in_bfloat16(x, seen):
     )
 
 
+def returns_its_weights(x, seen):
+    kept = []
+
+    def keep(logits, seen):
+        kept.append(softmax(logits, True))
+        return kept[-1]
+
+    return attend(x, seen, weigh=keep)
+
+
 def sees_the_previous_piece_alone(i, j):
     """A prefill in pieces of 64, whose later pieces see all of their own."""
     return (j <= i) | ((i >= 64) & (i // 64 == j // 64))
@@ -191,6 +201,10 @@ BROKEN = {
     "one head of eight": ("past", variant(attend=loses_the_mask_of_a_head)),
     "grouped heads": ("past", variant(attend=grouped_keys)),
     "lost with dropout": ("past", variant(attend=drops_and_loses_the_mask)),
+    "lost where weights are returned": (
+        "past",
+        variant(attend=returns_its_weights),
+    ),
     "lost in bfloat16": ("past", variant(attend=loses_the_mask_in_bfloat16)),
     "a softmax over queries": (
         "past",

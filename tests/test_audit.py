@@ -54,7 +54,7 @@ def test_a_counterexample_is_shown_by_its_line(capsys):
 @pytest.mark.parametrize(
     "logits, words",
     [
-        (lambda tokens, more: tokens, "raised, with arrays of jax TypeError: .*'more'"),
+        (lambda tokens, more: tokens, "and raised TypeError: .*'more' .arrays of jax, "),
         (lambda tokens: counts(tokens)[:, -1], r"here \(2, 2, 5\); got \(2, 5\)"),
         (lambda tokens: counts(tokens)[..., :4], r"got \(2, 2, 4\) \(give vocab_size=4\)"),
         (lambda tokens: (counts(tokens), 0), "got tuple .return its logits alone"),

@@ -75,21 +75,21 @@ def find_framework(
     Raises:
       Invalid: it takes the arrays of none; one line with what it raised.
     """
-    errors = {}
+    errors: dict[str, list[str]] = {}
     for framework in ("jax", "torch", "numpy"):
         if framework == "torch" and "torch" not in sys.modules:
             continue
         try:
             result = call(function, framework, *arrays, **named)
         except Exception as error:  # whatever a user's code raises is its answer
-            errors[framework] = one_line(error)
+            errors.setdefault(one_line(error), []).append(framework)
             continue
         if framework != "jax" or _is_of_torch(result):
             return "torch" if _is_of_torch(result) else framework
         return "jax" if can_be_traced(function, *arrays, **named) else "numpy"
     shapes = ", ".join(f"{x.dtype} {x.shape}" for x in arrays)
-    raised = "; ".join(f"of {framework} {words}" for framework, words in errors.items())
-    raise Invalid(f"{name} was called with {shapes} and raised, with arrays {raised}")
+    raised = "; ".join(f"{words} (arrays of {', '.join(who)})" for words, who in errors.items())
+    raise Invalid(f"{name} was called with {shapes} and raised {raised}")
 
 
 def _is_of_torch(x: Any) -> bool:

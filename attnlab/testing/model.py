@@ -65,7 +65,7 @@ class Model:
     @property
     def lengths(self) -> tuple[int, ...]:
         """The numbers of tokens at which it is asked."""
-        return tuple(n for n in LENGTHS if n <= self.length)
+        return tuple(sorted({self.length, *(n for n in LENGTHS if n < self.length)}))
 
     def draw(self, length: int, seed: int, rows: int = ROWS) -> np.ndarray:
         """Random tokens [rows, length]."""
@@ -79,7 +79,7 @@ class Model:
         tokens = self.draw(min(7, self.length), 0)
         dtype = as_numpy(call(self._compiled, self.framework, tokens)).dtype
         for function, length in ((self.function, 7), (self._compiled, self.length)):
-            tokens = self.draw(min(length, self.lengths[-1]), 0)
+            tokens = self.draw(min(length, self.length), 0)
             first, again = self._logits(function, tokens), self._logits(function, tokens)
             apart = max(apart, float(np.abs(again - first).max()))
             largest = max(largest, float(np.abs(first).max()))
