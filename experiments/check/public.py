@@ -160,7 +160,7 @@ class Keras:
     Args:
       name: name of the class in keras.layers.
       scores: whether it is asked for its weights too.
-      **options: its options.
+      **options: options of the layer.
     """
 
     def __init__(self, name: str, *, scores: bool = False, **options: Any) -> None:
