@@ -119,6 +119,12 @@ def convolves(x, first=0):
     return sum(f * y for f, y in zip(FILTERS, shifted, strict=True))
 
 
+def hides_a_token(tokens, *, leak=0.0):
+    """The first of the vocabulary is never said."""
+    logits = decoder(tokens)
+    return logits + leak * logits[:, -1:] - 1e9 * (np.arange(V) == 0)
+
+
 def copies_what_followed(tokens, *, later):
     """An induction head by equal tokens: the mean of what is equal, before or anywhere."""
     i = np.arange(tokens.shape[1])
@@ -217,6 +223,7 @@ BROKEN = {
     "much padding, anywhere": ("past", is_colder_where_much_is_padding),
     "a loop anywhere": ("past", is_colder_in_a_loop),
     "a sum that is turned over": ("past", mixture(lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1])),
+    "under a mask of the vocabulary": ("past", functools.partial(hides_a_token, leak=1e-3)),
     "positions from the end": ("prefix", variant(where=lambda i, n: n - i)),
     "positions by the length": ("prefix", variant(where=lambda i, n: i / n)),
     "a scale by the length": ("prefix", variant(change=lambda x: x * np.log(x.shape[1] + 1))),
@@ -294,7 +301,7 @@ RIGHT = {
     "Fourier": mixture(by_fourier),
     "a filter of the past": mixture(convolves),
     "equal tokens before": functools.partial(copies_what_followed, later=False),
-    "logits of 1e4": lambda tokens: 1e4 * decoder(tokens),
+    "a mask of the vocabulary": hides_a_token,
     "a mask": masked,
     "documents": packed,
     "a cache": decoded(),

@@ -73,42 +73,46 @@ class Model:
         return np.random.default_rng(seed).integers(self.vocab_size, size=shape, dtype=np.int32)
 
     @functools.cached_property
-    def measured(self) -> tuple[float, float, float]:
-        """The largest difference between two calls, the largest logit, and its dtype's rounding."""
-        apart, largest = 0.0, 0.0
+    def measured(self) -> tuple[float, np.ndarray, float]:
+        """The largest difference of two calls, the size of each token's logits, their rounding.
+
+        The size [V] is that of each by itself, as a mask may put a token far below all others.
+        """
+        apart, sizes = 0.0, np.zeros(self.vocab_size)
         tokens = self.draw(min(7, self.length), 0)
         dtype = as_numpy(call(self._compiled, self.framework, tokens)).dtype
         for function, length in ((self.function, 7), (self._compiled, self.length)):
             tokens = self.draw(min(length, self.length), 0)
             first, again = self._logits(function, tokens), self._logits(function, tokens)
             apart = max(apart, float(np.abs(again - first).max()))
-            largest = max(largest, float(np.abs(first).max()))
-        return apart, largest, rounding(dtype)
+            sizes = np.maximum(sizes, np.abs(first).max((0, 1)))
+        return apart, np.maximum(sizes, np.median(sizes)), rounding(dtype)
 
     @property
     def is_random(self) -> bool:
         """Whether two calls differ by more than numbers that are summed in another order."""
-        apart, largest, unit = self.measured
-        return apart > max(1e-4, 16 * unit) * largest
+        apart, sizes, unit = self.measured
+        return apart > max(1e-4, 16 * unit) * sizes.min()
 
     @property
-    def floor(self) -> float:
-        """What is equal in two calls of the same shape: noise, and 32 roundings of float32."""
-        apart, largest, _ = self.measured
-        return 2 * apart + 32 * 2.0**-24 * largest
+    def floor(self) -> np.ndarray:
+        """What is equal in two calls of the same shape: noise, and 32 roundings of float32; [V]."""
+        apart, sizes, _ = self.measured
+        return 2 * apart + 32 * 2.0**-24 * sizes
 
     @property
-    def tolerance(self) -> float:
-        """What is equal in calls of two shapes, whose sums are in another order."""
-        apart, largest, unit = self.measured
-        return 8 * apart + max(1e-4, 16 * unit) * largest
+    def tolerance(self) -> np.ndarray:
+        """What is equal in calls of two shapes, whose sums are in another order; [V]."""
+        apart, sizes, unit = self.measured
+        return 8 * apart + max(1e-4, 16 * unit) * sizes
 
     @property
     def equality(self) -> str:
-        """What counts as equal, in words."""
+        """What counts as equal, in words, of the token with the least logits."""
         return (
             f"two calls differ by {self.measured[0]:.2g} at most; so numbers within"
-            f" {self.floor:.2g} are equal, those of calls of two shapes within {self.tolerance:.2g}"
+            f" {self.floor.min():.2g} are equal, those of calls of two shapes within"
+            f" {self.tolerance.min():.2g}"
         )
 
     def moves(self, length: int = 32, seed: int = 0) -> np.ndarray:

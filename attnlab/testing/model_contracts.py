@@ -59,7 +59,8 @@ def _find_cause(model: Model, base: Any, changed: Any, cut: int) -> Broken | Non
         beside = np.concatenate([other[None], whole[1:]])
         after = model(beside)[0]
         apart = np.abs(after - before)[: np.argmax(other != base)]  # before the first change
-        if apart.max(initial=0) <= model.floor:
+        apart = np.where(apart > model.floor, apart, 0)
+        if not apart.any():
             return None
         return _show_move(model, base, other, before, after, apart)
 
@@ -83,7 +84,7 @@ def _show_move(model: Model, base: Any, other: Any, before: Any, after: Any, apa
     )
 
 
-def _compare(what: str, got: Any, wanted: Any, tolerance: float) -> Broken | None:
+def _compare(what: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None:
     """Of logits [B, T, V] the first that is further off."""
     broken = find_wrong(np.abs(got - wanted) > tolerance, "logits", got, wanted)
     return None if broken is None else Broken(f"{broken} {what}")
