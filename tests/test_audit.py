@@ -51,6 +51,26 @@ def test_a_counterexample_is_shown_by_its_line(capsys):
     assert [f"{float(x):.6g}" for x in capsys.readouterr().out.split()] == [moved, before]
 
 
+def leaks_by_an_empty_table(tokens):
+    """Another embedding, still of zeros: no token moves anything by it, but training will."""
+    return counts(tokens) + jnp.zeros((5, 5))[tokens].mean(1, keepdims=True)
+
+
+def filters_by_fourier(tokens):
+    return jnp.fft.irfft(jnp.fft.rfft(counts(tokens), 80, axis=1), 80, axis=1)[:, : tokens.shape[1]]
+
+
+def test_a_gradient_finds_what_no_token_moves():
+    def audit(logits):
+        return testing.audit(logits, vocab_size=5, length=37, contracts=["past", "dependence"])
+
+    leak = audit(leaks_by_an_empty_table)
+    assert [x.verdict for x in leak.outcomes] == ["yes", "no"]
+    words = r"the gradient of logits\[0, 0\] by token 1 of 37 is (\S+), not 0"
+    assert float(re.match(words, leak.broken[0].words)[1]) > 0.01
+    assert not audit(filters_by_fourier).broken and not audit(counts).broken
+
+
 @pytest.mark.parametrize(
     "logits, words",
     [
@@ -94,7 +114,7 @@ def is_causal_but_for_a_head(q, k, v, *, is_causal=False):
 def test_an_attention_of_another_framework_is_the_layer_of_a_model():
     pytest.importorskip("torch")
     right = testing.audit("torch.nn.functional:scaled_dot_product_attention(is_causal=True)")
-    assert [x.verdict for x in right.outcomes] == ["yes", "yes", "-", "yes", "yes", "-", "-"]
+    assert [x.verdict for x in right.outcomes] == ["yes", "-", "yes", "-", "yes", "yes", "-", "-"]
     told = functools.partial(is_causal_but_for_a_head, is_causal=True)
     (broken,) = testing.audit(told, contracts=["past"]).broken
     assert re.match(r"logits\[0, 0, 1[2-5]\] is", broken.words), "the channels of the fourth head"

@@ -18,6 +18,7 @@ import numpy as np
 
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.testing.comparing import Broken, Inapplicable, find_wrong
+from attnlab.testing.dependence import measure_dependence
 from attnlab.testing.frameworks import call, find_parameters
 from attnlab.testing.model import ROWS, Model, check_logits
 
@@ -88,6 +89,24 @@ def _compare(what: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None:
     """Of logits [B, T, V] the first that is further off."""
     broken = find_wrong(np.abs(got - wanted) > tolerance, "logits", got, wanted)
     return None if broken is None else Broken(f"{broken} {what}")
+
+
+def dependence(model: Model, seed: int = 0) -> Broken | None:
+    """No logit has a gradient by a later token, be it by a table that is the same for all yet."""
+    if model.framework != "jax":
+        raise Inapplicable(f"no gradient through {model.framework}: it is asked of JAX alone")
+    length = min(37, model.length)
+    size = measure_dependence(model.function, model.draw(length, seed, rows=1))
+    if not size.any():
+        raise Inapplicable("it makes no numbers of tokens alone")
+    later = np.triu(size, 1)
+    if later.max() <= 8 * 2.0**-24 * size.max():  # what rounding leaves, as in a Fourier transform
+        return None
+    i, j = (int(x) for x in np.unravel_index(np.argmax(later), later.shape))
+    return Broken(
+        f"the gradient of logits[0, {i}] by token {j} of {length} is {later[i, j]:.3g}, not 0; that"
+        f" by token {i} is {size[i, i]:.3g}"
+    )
 
 
 def prefix(model: Model, seed: int = 0) -> Broken | None:
@@ -223,5 +242,5 @@ def _decode(model: Model, state: Any, tokens: np.ndarray) -> tuple[np.ndarray, A
 
 MODEL_CONTRACTS: dict[str, Callable[[Model, int], Broken | None]] = {
     function.__name__: function
-    for function in (past, prefix, padding, batch_mates, determinism, packing, cache)
+    for function in (past, dependence, prefix, padding, batch_mates, determinism, packing, cache)
 }
