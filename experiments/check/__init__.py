@@ -4,6 +4,7 @@
     launch/local check exact lsh-2 'experiments/examples/decay.py:decay(rate=0.9)'
     launch/local check experiments/check/public.py:Nnx --vocab_size=32    # tokens -> logits
     launch/local check 'torch.nn.functional:scaled_dot_product_attention(is_causal=True)'
+    launch/local check --public    # public attentions and models, as far as they are installed
 
 Writes a folder with report.md (a table of contracts; of each that is broken the smallest
 counterexample, and a line of Python that shows it again), results.jsonl (the same for programs),

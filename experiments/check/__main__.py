@@ -61,9 +61,11 @@ def run(settings: Settings, folder: Folder) -> int:
     if not settings.public:  # whose models are made one after the other
         for name in models:
             model(name)
+    measured = {name for name, _ in rows.kept}
     items = [
         (name, contract)
         for name in settings.mechanisms
+        if settings.is_here(name) or name in measured
         for contract in (*settings.contracts, COST)
         if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
     ]

@@ -86,9 +86,13 @@ class Settings(Flags):
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Those of public.toml that are installed."""
-        calls = [x["call"] for x in PUBLIC if provenance.version(x["package"]) != "not installed"]
-        return {"mechanisms": tuple(calls)} if named.get("public") else {}
+        """Those of public.toml."""
+        return {"mechanisms": tuple(x["call"] for x in PUBLIC)} if named.get("public") else {}
+
+    def is_here(self, name: str) -> bool:
+        """Whether what it is of is installed, as far as it is said."""
+        packages = [x["package"] for x in PUBLIC if self.public and x["call"] == name]
+        return "not installed" not in map(provenance.version, packages)
 
     def is_model(self, name: str) -> bool:
         """Whether it is a model, or an attention of another framework as the layer of one."""

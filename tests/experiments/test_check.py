@@ -13,6 +13,7 @@ from attnlab.mechanisms import own
 from attnlab.runs import provenance
 from attnlab.runs.report import group
 from experiments.check import __main__ as check
+from experiments.check import settings
 from experiments.check.settings import PUBLIC, Settings
 
 FILE = """
@@ -81,6 +82,21 @@ def test_a_model_is_held_to_its_own_contracts(tmp_path):
     assert "two calls differ by 0 at most" in report
     assert f"decode='{mine}:step', initial='{mine}:initial'" in report
     assert len(list(folder.glob("pairs-*.svg"))) == 1
+
+
+def test_what_is_public_is_asked_twice_and_noted(tmp_path, monkeypatch):
+    mine = tmp_path / "model.py"
+    mine.write_text(MODEL.replace("7", "32"))
+    about = {"title": "A sum", "package": "numpy", "model": True, "call": f"{mine}:logits"}
+    absent = {"title": "Absent", "package": "no-such", "call": "no.such:attention"}
+    monkeypatch.setattr(settings, "PUBLIC", [{**about, "note": "It is meant so."}, absent])
+    monkeypatch.setattr(check, "PUBLIC", settings.PUBLIC)
+    assert run(tmp_path, "--public", contracts="past,determinism") == 1
+    (folder,) = (tmp_path / "results").glob("check-*")
+    report = (folder / "report.md").read_text()
+    assert re.search(r"A sum .*\| numpy [0-9.]+ \| +no \| +yes \|", report)
+    assert "; with other tokens: no\n" in report and "\nIt is meant so.\n" in report
+    assert "Absent" not in report
 
 
 KEPT = Path(experiments.__file__).parent / "results" / "audit" / "results.jsonl"
