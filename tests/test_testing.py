@@ -176,6 +176,14 @@ def leaks_in_whole_tiles(q, k, v, *, mask=None):
     return weighted(q, k, v, mask=mask if k.shape[1] % 128 else None)
 
 
+def loses_the_mask_of_shared_keys(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=mask if k.shape[2] == q.shape[2] else None)
+
+
+def loses_the_mask_in_bfloat16(q, k, v, *, mask=None):
+    return weighted(q, k, v, mask=None if q.dtype == jnp.bfloat16 else mask)
+
+
 def another_where_lengths_differ(q, k, v, *, mask=None):
     return weighted(q, k, v * (k.shape[1] / q.shape[1]), mask=mask)
 
@@ -292,6 +300,8 @@ def test_all_contracts_are_broken_above():
         (OneShort, "definition", "query 0 sees key 0, not in key_range: 0, 0"),
         (leaks_in_whole_tiles, "causal", "after positions 1, … changed, of 128"),
         (another_where_lengths_differ, "lengths", "context of 5 queries, where"),
+        (loses_the_mask_of_shared_keys, "grouped_heads", "context"),
+        (loses_the_mask_in_bfloat16, "bfloat16", "in roundings, of context"),
         (loses_a_row_of_a_thousand, "bfloat16", "in roundings, of context[0, 1000, 0] is"),
     ],
 )

@@ -23,7 +23,7 @@ from attnlab.ops.routes import AllPairs, Route
 from attnlab.runs.palette import FILL
 from attnlab.scores import Dot, Score
 
-__all__ = ["Drawing", "draw"]
+__all__ = ["Drawing", "draw", "draw_moves"]
 
 _CELL = 8  # pixels of a pair, so that no viewer smooths one into the next
 _COLORS = ["#d6e8f2", "#0072B2", "#00263d"]  # little, more, most
@@ -63,7 +63,8 @@ def draw(
 
     An attention that says no weights is probed: the key and the value of each position, or the
     input of a module, are replaced in turn, and the panel shows how far each output moves (root of
-    the mean square). Gray does not move by a bit: what leaks under a causal mask is seen.
+    the mean square), on a log scale down to a millionth of the farthest. Gray does not move by a
+    bit: what leaks under a causal mask is seen.
 
     Queries and keys are an example, the same in every drawing: `length` tokens of 8 kinds in random
     order, each a vector of 16 numbers near those of its kind. So the score is high within a kind,
@@ -104,6 +105,15 @@ def draw(
         )
         panels = {"attention": _moves(attention, mask, length)}
     return Drawing(_figure(panels))
+
+
+def draw_moves(moves: np.ndarray) -> Drawing:
+    """Draws how far each output (row) moves with each input (column), as `draw` has it.
+
+    Args:
+      moves: numbers [T, T]; 0 is gray.
+    """
+    return Drawing(_figure({"attention": moves}))
 
 
 def _panels(score, mask, route, bias, length) -> dict[str, np.ndarray]:
@@ -181,20 +191,26 @@ def _example(length: int, leading: tuple[int, ...]) -> tuple[jax.Array, jax.Arra
 
 
 def _figure(panels: dict[str, np.ndarray]) -> Any:
-    from matplotlib.colors import LinearSegmentedColormap
+    from matplotlib.colors import LinearSegmentedColormap, LogNorm
     from matplotlib.figure import Figure
 
     from attnlab.runs import figure_files
 
     colors = LinearSegmentedColormap.from_list("pairs", _COLORS).with_extremes(bad=FILL)
     with figure_files.style():
-        figure = Figure(figsize=(2.6 * len(panels), 2.7), layout="constrained")
+        width = 2.6 * len(panels) + ("attention" in panels)  # a bar of colors
+        figure = Figure(figsize=(width, 2.7), layout="constrained")
         row = figure.subplots(1, len(panels), squeeze=False)[0]
         for axes, (name, x) in zip(row, panels.items(), strict=True):
             shown = x if name == "bias" else np.where(x > 0, x, np.nan)
-            limits = {} if name == "bias" else {"vmin": 0, "vmax": 2 if x.dtype == bool else None}
+            limits: dict[str, Any] = (
+                {} if name == "bias" else {"vmin": 0, "vmax": 2 if x.dtype == bool else None}
+            )
+            if name == "attention":  # how far an output moves
+                farthest = np.max(x) or 1.0
+                limits = {"norm": LogNorm(farthest * 1e-6, farthest)}
             ends = 0, len(x) - 1
-            axes.imshow(
+            drawn = axes.imshow(
                 np.kron(shown, np.ones((_CELL, _CELL))),
                 colors,
                 extent=(-0.5, len(x) - 0.5, len(x) - 0.5, -0.5),
@@ -203,4 +219,6 @@ def _figure(panels: dict[str, np.ndarray]) -> Any:
             )
             axes.set(title=name, xlabel="key", ylabel="query", xticks=ends, yticks=ends)
             axes.spines[:].set_visible(False)
+            if name == "attention":
+                figure.colorbar(drawn, ax=axes, shrink=0.8, label="moves by")
     return figure

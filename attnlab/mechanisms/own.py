@@ -52,6 +52,7 @@ __all__ = [
     "Own",
     "as_own",
     "digests",
+    "find",
     "is_own",
     "load",
     "mentions_own",
@@ -205,6 +206,41 @@ def load(name: str) -> Own:
       Invalid: the file is not there or cannot be imported, its traceback being printed; nothing in
         it has that name; the arguments do not fit; or what is named is no mechanism.
     """
+    module, found, args, keywords = _find(name)
+    try:
+        own = as_own(found, *args, **keywords)
+    except Invalid as error:
+        raise Invalid(f"{name}: {error}") from None
+    file = getattr(module, "__file__", None)
+    _loaded[name] = dataclasses.replace(own, name=name, file=file, digest=_digest(file))
+    return _loaded[name]
+
+
+@functools.cache
+def find(name: str) -> Any:
+    """What a name names, whatever it is: of a class with no more to say an instance.
+
+    Args:
+      name: "FILE.py:NAME" or "PACKAGE.MODULE:NAME", with literals as arguments in brackets.
+
+    Raises:
+      Invalid: it is not there, or cannot be made of the arguments; as `load` says it.
+    """
+    module, found, args, keywords = _find(name)
+    try:
+        if inspect.isclass(found):
+            found = found(*args, **keywords)
+        elif args or keywords:
+            found = functools.partial(found, *args, **keywords)
+    except Exception as error:  # whatever a user's class raises is said to the user
+        raise Invalid(f"{name} cannot be made: {one_line(error)}") from None
+    file = getattr(module, "__file__", None)
+    _loaded[name] = Own(name, "found", found, name, file, _digest(file))
+    return found
+
+
+def _find(name: str) -> tuple[ModuleType, Any, list[Any], dict[str, Any]]:
+    """The module of a name, what it names there, and the arguments in brackets."""
     match = _NAME.fullmatch(name)
     if match is None:
         raise Invalid(f"{name!r} names no attention of your own; give {FORM}")
@@ -215,13 +251,7 @@ def load(name: str) -> Own:
         called = f"called {what}" if what else f"named; give {match['place']}:NAME"
         raise Invalid(f"{name}: nothing there is {called}; there are: {_list_names(module)}")
     args, keywords = _literals(name, what + brackets + arguments) if brackets else ([], {})
-    try:
-        own = as_own(found, *args, **keywords)
-    except Invalid as error:
-        raise Invalid(f"{name}: {error}") from None
-    file = getattr(module, "__file__", None)
-    _loaded[name] = dataclasses.replace(own, name=name, file=file, digest=_digest(file))
-    return _loaded[name]
+    return module, found, args, keywords
 
 
 def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
@@ -245,7 +275,11 @@ def as_own(found: Any, *args: Any, **keywords: Any) -> Own:
     kind = _kind(value)
     make: Callable[[MultiHeadAttention], nn.Module] | None = None
     if kind == "function":
-        masked = ("mask",) if "mask" in inspect.signature(value).parameters else ()
+        try:
+            parameters = inspect.signature(value).parameters
+        except ValueError as error:  # of a builtin
+            raise Invalid(f"{error}; write a function (q, k, v, *, mask) around it") from None
+        masked = ("mask",) if "mask" in parameters else ()
         _require_call(value, ("q", "k", "v"), masked)
         if value is not found:
             value.__name__ = found.__name__

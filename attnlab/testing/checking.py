@@ -1,11 +1,11 @@
-"""`check`: all contracts of one mechanism; and what it costs."""
+"""`check` and `audit`: all contracts of an attention, of a model; and what an attention costs."""
 
 from __future__ import annotations
 
 import functools
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,13 @@ import jax
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.units import duration, human
-from attnlab.testing.contracts import CONTRACTS, Inapplicable, context_and_grads, dcontext_of
+from attnlab.testing.comparing import Inapplicable
+from attnlab.testing.contracts import CONTRACTS, context_and_grads, dcontext_of
+from attnlab.testing.model import LONGEST, Model, as_model
+from attnlab.testing.model_contracts import MODEL_CONTRACTS
 from attnlab.testing.subject import Subject, subject_of
 
-__all__ = ["Cost", "Outcome", "Report", "check", "cost", "outcome"]
+__all__ = ["Cost", "Outcome", "Report", "audit", "check", "cost", "outcome"]
 
 LENGTHS = (1024, 2048, 4096, 8192)
 
@@ -27,12 +30,12 @@ class Outcome:
     """What came of a contract.
 
     Attributes:
-      mechanism: name of the mechanism.
-      contract: name of the contract, a function of `attnlab.testing`.
+      mechanism: name of the attention or model.
+      contract: name of the contract, of `CONTRACTS` or `MODEL_CONTRACTS`.
       promise: promise in a sentence.
       verdict: "yes", "no", or "-": it does not apply.
-      words: counterexample of a "no", reason of a "-".
-      line: Python that shows it again; "" of a "yes".
+      words: counterexample of a "no", reason of a "-"; of a "yes" of a model what counts as equal.
+      line: Python that shows it again; "" of others than a "no".
     """
 
     mechanism: str
@@ -105,7 +108,7 @@ class Cost:
 
 
 def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTRACTS,)) -> Report:
-    """Holds a mechanism to contracts; to all minutes on a laptop's CPU, nearly all compiling.
+    """Holds an attention to contracts; to all minutes on a laptop's CPU, nearly all compiling.
 
     Args:
       mechanism: score, mask, bias, route, function or module, a class that makes one, or its name,
@@ -116,25 +119,79 @@ def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTR
     Raises:
       Invalid: it is no mechanism, or there is no contract of a name; one line.
     """
-    if unknown := ", ".join(sorted(set(contracts) - CONTRACTS.keys())):
-        raise Invalid(f"no contract {unknown}; there are {', '.join(CONTRACTS)}")
+    _require_contracts(contracts, CONTRACTS)
     return Report(tuple(outcome(mechanism, name, seed) for name in contracts))
 
 
+def audit(
+    logits: Any,
+    *,
+    vocab_size: int | None = None,
+    length: int = LONGEST,
+    decode: Any = None,
+    initial: Any = None,
+    seed: int = 0,
+    contracts: Collection[str] = (*MODEL_CONTRACTS,),
+) -> Report:
+    """Holds a model of language, whatever it is written in, to the contracts of models.
+
+    Args:
+      logits: function of tokens [B, T] that returns logits [B, T, V], in JAX, torch or NumPy, or
+        its name, "model.py:logits"; its keywords as `as_model` has them.
+      vocab_size: number of tokens, V; None = `logits` is an attention of any framework, a function
+        of q, k and v, which is the only layer of a model (`hosting.host`).
+      length: largest number of tokens that it is given.
+      decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the next cache.
+      initial: function (batch, length) that returns an empty cache for so many tokens.
+      seed: seed of the tokens.
+      contracts: names of the contracts, of `MODEL_CONTRACTS`.
+
+    Raises:
+      Invalid: it takes no tokens, or returns no finite logits of that shape; one line.
+
+    Example:
+      >>> import numpy as np
+      >>> audit(lambda tokens: np.cumsum(np.eye(5)[tokens], 1), vocab_size=5).broken
+      []
+    """
+    model = as_model(logits, vocab_size=vocab_size, length=length, decode=decode, initial=initial)
+    _require_contracts(contracts, MODEL_CONTRACTS)
+    return Report(tuple(outcome(model, name, seed) for name in contracts))
+
+
+def _require_contracts(names: Collection[str], known: Mapping[str, Any]) -> None:
+    if unknown := ", ".join(sorted(set(names) - known.keys())):
+        raise Invalid(f"no contract {unknown}; there are {', '.join(known)}")
+
+
 def outcome(mechanism: Any, contract: str, seed: int = 0) -> Outcome:
-    """Holds a mechanism to one contract; whatever it raises breaks it."""
-    subject, held = subject_of(mechanism), CONTRACTS[contract]
-    shown = repr(mechanism) if isinstance(mechanism, str) else subject.name
-    line = f"from attnlab import testing; print(testing.{contract}({shown}, {seed}))"
+    """Holds an attention, or a `Model`, to one contract; whatever it raises breaks it."""
+    model = mechanism if isinstance(mechanism, Model) else None
+    if model is not None:
+        subject: Any = model
+        held = MODEL_CONTRACTS[contract]
+        call = f"testing.MODEL_CONTRACTS[{contract!r}](testing.{model.code}, {seed})"
+    else:
+        subject = subject_of(mechanism)
+        held = CONTRACTS[contract]
+        shown = repr(mechanism) if isinstance(mechanism, str) else subject.name
+        call = f"testing.{contract}({shown}, {seed})"
     promise = (held.__doc__ or "").partition("\n\n")[0]
     made = functools.partial(Outcome, subject.name, contract, " ".join(promise.split()))
+    line = f"from attnlab import testing; print({call})"
     try:
+        if model is not None and model.is_random and contract != "determinism":
+            raise Inapplicable("it is random between two calls: see determinism")
         broken = held(subject, seed)
     except Inapplicable as reason:
         return made("-", str(reason))
+    except Invalid as error:
+        return made("no", str(error), line)
     except Exception as error:  # whatever a user's code raises is its answer
         return made("no", one_line(error), line)
-    return made("yes") if broken is None else made("no", str(broken), line)
+    if broken is None:
+        return made("yes", "" if model is None else model.equality)
+    return made("no", broken.words, broken.line or line)
 
 
 def cost(mechanism: Any) -> Cost:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,28 +19,17 @@ import numpy as np
 
 from attnlab import masks
 from attnlab.runs.errors import one_line
+from attnlab.testing.comparing import (
+    Broken,
+    Inapplicable,
+    compare_bits,
+    compare_numbers,
+    find_wrong,
+)
 from attnlab.testing.judging import make_units, measure_rows, move, rounding
 from attnlab.testing.subject import Arrays, Sizes, Subject, keywords_at_rest, subject_of
 
 EXTREMES = (1e4, 1e18, float(np.finfo(np.float32).max))
-
-
-@dataclass(frozen=True)
-class Broken:
-    """The smallest counterexample that was found.
-
-    Attributes:
-      words: place where it differs, and the two numbers.
-    """
-
-    words: str
-
-    def __str__(self) -> str:
-        return self.words
-
-
-class Inapplicable(Exception):
-    """The contract says nothing of this subject; the message says why."""
 
 
 Contract = Callable[..., Broken | None]
@@ -126,44 +114,6 @@ def _rows(subject: Subject, visible: np.ndarray) -> np.ndarray:
     return visible if subject.shares else np.ones((sizes.batch, sizes.queries), bool)
 
 
-def _first(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
-    """The first place where something is wrong, with the numbers that are there and should be."""
-    wrong = np.asarray(wrong)
-    if not wrong.any():
-        return None
-    at = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
-    got = np.broadcast_to(np.asarray(x, np.float64), wrong.shape)[at]
-    wanted = np.broadcast_to(np.asarray(y, np.float64), wrong.shape)[at]
-    place = ", ".join(map(str, at))
-    return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}")
-
-
-def _equal(what: str, got: Any, wanted: Any) -> Broken | None:
-    """Equal to the bit, NaN to NaN."""
-    for path, (x, y) in _pairs(what, got, wanted):
-        if broken := _first(~((x == y) | (np.isnan(x) & np.isnan(y))), path, x, y):
-            return broken
-    return None
-
-
-def _close(what: str, got: Any, wanted: Any, tolerance: float = 1e-5) -> Broken | None:
-    """Within this share of each number, or of the largest; 1e-5: float32 in another order."""
-    for path, (x, y) in _pairs(what, got, wanted):
-        atol = tolerance * float(np.max(np.abs(y), initial=1.0))
-        close = np.isclose(x, y, rtol=tolerance, atol=atol, equal_nan=True)
-        if broken := _first(~close, path, x, y):
-            return broken
-    return None
-
-
-def _pairs(what: str, got: Any, wanted: Any) -> Any:
-    flat, _ = jax.tree.flatten_with_path(got)
-    for (path, x), y in zip(flat, jax.tree.leaves(wanted), strict=True):
-        name = what + jax.tree_util.keystr(path)
-        dtype = np.float64 if np.asarray(x).dtype.itemsize == 8 else np.float32
-        yield name, (np.asarray(x, dtype), np.asarray(y, dtype))
-
-
 @contract
 def shapes(subject: Subject, seed: int) -> Broken | None:
     """The context and gradients are finite, of the dtype and shape of what they belong to."""
@@ -176,7 +126,7 @@ def shapes(subject: Subject, seed: int) -> Broken | None:
     if context.dtype != jnp.float32 or context.shape != wanted:
         return Broken(f"the context is {context.dtype} {context.shape}, not float32 {wanted}")
     for name, x in {"context": context, **_name_gradients(grads)}.items():
-        if broken := _first(~np.isfinite(x), name, x, 0):
+        if broken := find_wrong(~np.isfinite(x), name, x, 0):
             return broken
     if subject.projects:  # softmax cancels a bias of keys
         grads = {name: x for name, x in grads.items() if name in subject.batched}
@@ -209,7 +159,7 @@ def definition(subject: Subject, seed: int) -> Broken | None:
         with jax.enable_x64(True):
             wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), (arrays, dcontext))
             wanted = jax.jit(lambda a, d, m=mask: _vjp(lambda a: plain(a, m), a, d))(*wide)
-        if broken := _close("context, gradients", got, wanted, tolerance=1e-4):
+        if broken := compare_numbers("context, gradients", got, wanted, tolerance=1e-4):
             return Broken(f"{broken} at {sizes.keys} keys")
     return _short_range(getattr(getattr(subject.layer, "route", None), "mask", None))
 
@@ -300,11 +250,11 @@ def causal(subject: Subject, seed: int) -> Broken | None:
             }
             moved, _ = _run(subject, changed, mask, of_past)
             after = f" after positions {t + 1}, … changed, of {length}"
-            if broken := _equal("context", moved[:, : t + 1], context[:, : t + 1]):
+            if broken := compare_bits("context", moved[:, : t + 1], context[:, : t + 1]):
                 return Broken(f"{broken}{after}")
             for name in subject.keys if grads else ():
                 late, what = grads[name][:, t + 1 :], f"gradient of queries up to {t} for later"
-                if broken := _equal(f"{what} {name}", late, 0 * late):
+                if broken := compare_bits(f"{what} {name}", late, 0 * late):
                     return broken
     return None
 
@@ -326,13 +276,13 @@ def hidden_keys(subject: Subject, seed: int) -> Broken | None:
         }
         moved, moved_grads = _run(subject, changed, mask, dcontext)
         shown = ((x, rows) for x in (moved, context))
-        if broken := _equal("context", *(np.where(_spread(r, x), x, 0) for x, r in shown)):
+        if broken := compare_bits("context", *(np.where(_spread(r, x), x, 0) for x, r in shown)):
             return Broken(f"{broken} where hidden keys hold {value:g}")
-        if broken := _equal("gradient", moved_grads, grads):
+        if broken := compare_bits("gradient", moved_grads, grads):
             return Broken(f"{broken} where hidden keys hold {value:g}")
     for name in () if subject.shares or not grads else subject.keys:
         late = grads[name][~visible]
-        if broken := _equal(f"gradient of hidden {name}", late, 0 * late):
+        if broken := compare_bits(f"gradient of hidden {name}", late, 0 * late):
             return broken
     return None
 
@@ -351,11 +301,11 @@ def empty_rows(subject: Subject, seed: int) -> Broken | None:
     context, grads = _run(subject, arrays, mask, dcontext_of(subject))
     empty = ~visible.any(-1)
     if not subject.projects:  # whose output has a bias
-        if broken := _equal("context of an empty row", context[empty], 0 * context[empty]):
+        if broken := compare_bits("context of an empty row", context[empty], 0 * context[empty]):
             return broken
     for name in subject.batched if grads else ():
         of_empty = grads[name][empty]
-        if broken := _equal(f"gradient of {name} of an empty row", of_empty, 0 * of_empty):
+        if broken := compare_bits(f"gradient of {name} of an empty row", of_empty, 0 * of_empty):
             return broken
     return None
 
@@ -369,12 +319,14 @@ def examples(subject: Subject, seed: int) -> Broken | None:
     rest = np.array([0, 2, 3, 4])
     context, grads = _run(subject, arrays, mask, dcontext)
     moved, moved_grads = _run(subject, mixed, mask, dcontext)
-    if broken := _equal("context", moved[rest], context[rest]):
+    if broken := compare_bits("context", moved[rest], context[rest]):
         return broken
     if (moved[1] == context[1]).all():
         return Broken("an example is the same whatever its numbers")
     for name in subject.batched if grads else ():
-        if broken := _equal(f"gradient of {name}", moved_grads[name][rest], grads[name][rest]):
+        if broken := compare_bits(
+            f"gradient of {name}", moved_grads[name][rest], grads[name][rest]
+        ):
             return broken
     return None
 
@@ -390,7 +342,7 @@ def batch(subject: Subject, seed: int) -> Broken | None:
     mask = jax.tree.map(lambda x: x[:, None] if jnp.ndim(x) else x, mask)
     arrays |= {name: arrays[name][:, None] for name in subject.batched}
     mapped = jax.jit(jax.vmap(subject.apply, in_axes=(axes, 0)))(arrays, mask)
-    return _close("context", mapped[:, 0], whole)
+    return compare_numbers("context", mapped[:, 0], whole)
 
 
 @contract
@@ -398,7 +350,7 @@ def eager(subject: Subject, seed: int) -> Broken | None:
     """What `jit` compiles is what Python computes."""
     arrays, mask = subject.arrays(seed), subject.mask_of()
     jitted, _ = _run(subject, arrays, mask, dcontext_of(subject))
-    return _close("context", jitted, subject.apply(arrays, mask))
+    return compare_numbers("context", jitted, subject.apply(arrays, mask))
 
 
 @contract
@@ -418,7 +370,7 @@ def constants(subject: Subject, seed: int) -> Broken | None:
     constant = {name: jnp.full((1,) * x.ndim, 0.5) for name, x in first.items()}
     for kind, narrow in (("constant", constant), ("broadcast", first)):
         apart = np.square(np.asarray(context(narrow), np.float64)).sum()
-        if broken := _close(
+        if broken := compare_numbers(
             f"sum of squares of {kind} arrays", fused(narrow), apart, tolerance=1e-4
         ):
             return broken
@@ -435,7 +387,7 @@ def lengths(subject: Subject, seed: int) -> Broken | None:
         wanted = (sizes.batch, sizes.queries, *shape[2:])
         if context.shape != wanted:
             return Broken(f"the context of {changed} is {context.shape}, not {wanted}")
-        if broken := _first(~np.isfinite(context), f"context of {changed}", context, 0):
+        if broken := find_wrong(~np.isfinite(context), f"context of {changed}", context, 0):
             return broken
     as_many = subject.sizes(queries=subject.sizes().keys)
     arrays, mask = subject.arrays(seed, sizes=as_many), subject.mask_of(sizes=as_many)
@@ -443,7 +395,7 @@ def lengths(subject: Subject, seed: int) -> Broken | None:
         return None
     context = subject.apply(arrays, mask)[:, :5]
     few = subject.apply(arrays | {name: arrays[name][:, :5] for name in subject.queries}, mask)
-    return _close("context of 5 queries, where others are as many as keys,", few, context)
+    return compare_numbers("context of 5 queries, where others are as many as keys,", few, context)
 
 
 @contract
@@ -452,13 +404,14 @@ def grouped_heads(subject: Subject, seed: int) -> Broken | None:
     if subject.shares:
         raise Inapplicable("queries and keys are one array")
     sizes = subject.sizes(group_size=2)
-    mask, arrays = subject.mask_of(sizes=sizes), subject.arrays(seed, sizes=sizes)
+    arrays = subject.arrays(seed, sizes=sizes)
+    mask = subject.mask_of(causal=subject.causal, visible=subject.visible_keys(), sizes=sizes)
     whole = arrays | {name: jnp.repeat(arrays[name], 2, 2) for name in subject.keys}
     try:
         context = subject.apply(arrays, mask)
     except (TypeError, ValueError) as error:
         raise Inapplicable(f"it refuses fewer heads of keys: {one_line(error)}") from None
-    return _close("context", context, subject.apply(whole, mask))
+    return compare_numbers("context", context, subject.apply(whole, mask))
 
 
 @contract
@@ -499,7 +452,7 @@ def transforms(subject: Subject, seed: int) -> Broken | None:
     in_remat = jax.checkpoint(lambda arrays: subject.apply(arrays, mask))
     for name, function in (("checkpoint", in_remat), ("scan", in_scan)):
         got = jax.jit(lambda a, d, f=function: _vjp(f, a, d))(arrays, dcontext)
-        if broken := _close(f"in jax {name}, (context, gradients)", got, wanted):
+        if broken := compare_numbers(f"in jax {name}, (context, gradients)", got, wanted):
             return broken
     return None
 
@@ -531,7 +484,7 @@ def devices(subject: Subject, seed: int) -> Broken | None:
         if "manual axis types" not in str(error):
             raise
         return Broken("what a loop begins with must be of an input: jnp.zeros_like(q, shape=…)")
-    return _close("context, gradients", got, _run(subject, *operands))
+    return compare_numbers("context, gradients", got, _run(subject, *operands))
 
 
 @contract
@@ -542,7 +495,8 @@ def bfloat16(subject: Subject, seed: int) -> Broken | None:
     decides what is seen, as a hash does, by its numbers.
     """
     sizes = subject.sizes(batch=1, queries=1009, keys=1013, num_kv_heads=1)
-    mask, apply = subject.mask_of(sizes=sizes), jax.jit(subject.apply)
+    mask = subject.mask_of(causal=subject.causal, sizes=sizes)
+    apply = jax.jit(subject.apply)
     draws = []
     for draw in range(seed, seed + 3):
         arrays = subject.arrays(draw, jnp.bfloat16, sizes)
@@ -555,14 +509,14 @@ def bfloat16(subject: Subject, seed: int) -> Broken | None:
         units = make_units("context", true, nearby, jnp.bfloat16, sizes.keys)
         draws.append(measure_rows(context, true) / np.maximum(units, np.finfo(float).tiny))
     least = np.min(draws, axis=0)
-    return _first(least > 4, "the error, in roundings, of context", least, 4)
+    return find_wrong(least > 4, "the error, in roundings, of context", least, 4)
 
 
 @contract
 def deterministic(subject: Subject, seed: int) -> Broken | None:
     """The same arrays give the same bits twice."""
     operands = subject.arrays(seed), subject.mask_of(), dcontext_of(subject)
-    return _equal("context, gradients", _run(subject, *operands), _run(subject, *operands))
+    return compare_bits("context, gradients", _run(subject, *operands), _run(subject, *operands))
 
 
 @contract
@@ -591,6 +545,6 @@ def decoding(subject: Subject, seed: int) -> Broken | None:
             y, updated = step(state, piece)
             state = {**parameters, **updated}
             parts.append(y)
-        if broken := _close("decoded", jnp.concatenate(parts, 1), whole, tolerance=1e-4):
+        if broken := compare_numbers("decoded", jnp.concatenate(parts, 1), whole, tolerance=1e-4):
             return Broken(f"{broken}, cut at {list(pieces)}")
     return None

@@ -8,22 +8,33 @@ import json
 import re
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import attnlab
 from attnlab import MultiHeadAttention, masks
 from attnlab.devices import platforms
 from attnlab.mechanisms import own
+from attnlab.mechanisms.drawing import draw_moves
 from attnlab.ops.routes import Function
 from attnlab.runs import command_line, loop, provenance
 from attnlab.runs.errors import one_line
 from attnlab.runs.folder import Folder
+from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import SoFar, document, group, so_far
 from attnlab.runs.rows import Rows
 from attnlab.scores import Dot
-from attnlab.testing import Outcome, Report, cost, outcome, subject_of
+from attnlab.testing import (
+    CONTRACTS,
+    MODEL_CONTRACTS,
+    Outcome,
+    Report,
+    cost,
+    outcome,
+    subject_of,
+)
 from experiments import check
-from experiments.check.settings import Settings
+from experiments.check.settings import PUBLIC, Settings
 
 Item = tuple[str, str]
 COST = "cost"  # beside the contracts: what it takes, which is no promise
@@ -42,19 +53,44 @@ def run(settings: Settings, folder: Folder) -> int:
     """Checks in this process; 1 where a contract is broken."""
     platforms.make_cpu_devices(DEVICES)
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
-    rows.environment = provenance.describe()
+    packages = dict.fromkeys(x["package"] for x in PUBLIC) if settings.public else {}
+    rows.environment = provenance.describe((*packages,))
     rows.require_same_own(own.digests(f"{settings}"))
-    contracts = (*settings.contracts, COST)
-    items = [(name, contract) for name in settings.mechanisms for contract in contracts]
+    model = functools.cache(settings.make_model)
+    models = {name for name in settings.mechanisms if settings.is_model(name)}
+    if not settings.public:  # whose models are made one after the other
+        for name in models:
+            model(name)
+    measured = {name for name, _ in rows.kept}
+    items = [
+        (name, contract)
+        for name in settings.mechanisms
+        if settings.is_here(name) or name in measured
+        for contract in (*settings.contracts, COST)
+        if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
+    ]
 
     def measure(item: Item) -> list[Outcome]:
         name, contract = item
-        return [_cost(name) if contract == COST else outcome(name, contract, settings.seed)]
+        if contract == COST:
+            return [_cost(name)]
+        if name not in models:
+            return [outcome(name, contract, settings.seed)]
+        made = outcome(model(name), contract, settings.seed)
+        if settings.public and made.verdict == "no":  # of others' work it is said once it is sure
+            again = outcome(model(name), contract, settings.seed + 1).verdict
+            made = dataclasses.replace(made, words=f"{made.words}; with other tokens: {again}")
+        return [made]
 
     def make_report() -> loop.Report:
         done = so_far(rows, {", ".join(item): [item] for item in items}, settings)
         report = Report(tuple(done.rows))
-        drawn = {name: _figure(name) for name in settings.mechanisms}
+        if settings.public:
+            return loop.Report(_public(report, done), said=_answer(report))
+        drawn = {
+            name: draw_moves(model(name).moves()).figure if name in models else _figure(name)
+            for name in settings.mechanisms
+        }
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}
         return loop.Report(_markdown(report, done, [*drawn]), figures, said=_answer(report))
@@ -64,7 +100,7 @@ def run(settings: Settings, folder: Folder) -> int:
         measure,
         make_report,
         title=", ".join,
-        line=lambda rows: ": ".join(filter(None, (rows[0].verdict, rows[0].words))),
+        line=_line,
     )
     with contextlib.redirect_stdout(sys.stderr if settings.json else sys.stdout):
         status = loop.run(job, items, folder, rows, where=provenance.devices_of(rows.environment))
@@ -72,6 +108,11 @@ def run(settings: Settings, folder: Folder) -> int:
     if settings.json:
         print(json.dumps([dataclasses.asdict(row) for row in kept], indent=1))
     return status or int(bool(Report(kept).broken))
+
+
+def _line(rows: Sequence[Outcome]) -> str:
+    verdict, words = rows[0].verdict, rows[0].words
+    return verdict if verdict == "yes" else f"{verdict}: {words}"
 
 
 def _cost(name: str) -> Outcome:
@@ -97,6 +138,7 @@ def _answer(report: Report) -> str:
 def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
     noes = [row for row in report.outcomes if row.verdict == "no"]
     others = [row for row in report.outcomes if row.verdict == "-"]
+    equal = dict.fromkeys((x.mechanism, x.words) for x in report.outcomes if x.verdict == "yes")
     contracts = tuple(row for row in report.outcomes if row.contract != COST)
     return document(
         "# Contracts of attention",
@@ -107,6 +149,32 @@ def _markdown(report: Report, done: SoFar[Outcome], drawn: list[str]) -> str:
         *[f"{x.mechanism}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes],
         "## Does not apply, and cost",
         "\n".join(f"- {x.mechanism}, {x.contract}: {x.words}" for x in others),
+        "\n".join(f"- {name}: {words}" for name, words in equal if words),
+        done.missing,
+        done.origin,
+    )
+
+
+def _public(report: Report, done: SoFar[Outcome]) -> str:
+    """A row for each public attention and model, and what is not kept, in the order of the file."""
+    about = {x["call"]: x for x in PUBLIC}
+    versions = done.wheres[-1].environment["versions"]
+    table, found = [], []
+    for call, rows in group(report.outcomes, lambda row: row.mechanism).items():
+        title, package = about[call]["title"], about[call]["package"]
+        verdicts = {row.contract: row.verdict for row in rows}
+        kept = [verdicts.get(name, "") for name in MODEL_CONTRACTS]
+        table.append([title, f"{package} {versions[package]}", *kept])
+        noes = [row for row in rows if row.verdict == "no"]
+        found += [f"{title}, **{x.contract}**: {x.words}\n\n    {x.line}" for x in noes]
+        found += [about[call]["note"]] if noes and "note" in about[call] else []
+    promises = {row.contract: row.promise for row in report.outcomes}
+    return document(
+        "# Who sees the future",
+        markdown_table(["attention or model", "version", *MODEL_CONTRACTS], table),
+        "\n".join(f"- {name}: {promise}" for name, promise in promises.items()),
+        "## What was found" if found else "",
+        *found,
         done.missing,
         done.origin,
     )

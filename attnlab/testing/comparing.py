@@ -1,0 +1,69 @@
+"""What attentions and models share: a contract's answer, and when two numbers are equal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+__all__ = ["Broken", "Inapplicable", "compare_bits", "compare_numbers", "find_wrong"]
+
+
+@dataclass(frozen=True)
+class Broken:
+    """The smallest counterexample that was found.
+
+    Attributes:
+      words: place where it differs, and the two numbers.
+      line: Python that shows it; "" = that which calls the contract.
+    """
+
+    words: str
+    line: str = ""
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Inapplicable(Exception):
+    """The contract says nothing of this subject; the message says why."""
+
+
+def find_wrong(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
+    """The first place where something is wrong, with the numbers that are there and should be."""
+    wrong = np.asarray(wrong)
+    if not wrong.any():
+        return None
+    at = tuple(int(i) for i in np.unravel_index(np.argmax(wrong), wrong.shape))
+    got = np.broadcast_to(np.asarray(x, np.float64), wrong.shape)[at]
+    wanted = np.broadcast_to(np.asarray(y, np.float64), wrong.shape)[at]
+    place = ", ".join(map(str, at))
+    return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}")
+
+
+def compare_bits(what: str, got: Any, wanted: Any) -> Broken | None:
+    """Equal to the bit, NaN to NaN."""
+    for path, (x, y) in _pairs(what, got, wanted):
+        if broken := find_wrong(~((x == y) | (np.isnan(x) & np.isnan(y))), path, x, y):
+            return broken
+    return None
+
+
+def compare_numbers(what: str, got: Any, wanted: Any, tolerance: float = 1e-5) -> Broken | None:
+    """Within this share of each number, or of the largest; 1e-5: float32 in another order."""
+    for path, (x, y) in _pairs(what, got, wanted):
+        atol = tolerance * float(np.max(np.abs(y), initial=1.0))
+        close = np.isclose(x, y, rtol=tolerance, atol=atol, equal_nan=True)
+        if broken := find_wrong(~close, path, x, y):
+            return broken
+    return None
+
+
+def _pairs(what: str, got: Any, wanted: Any) -> Any:
+    flat, _ = jax.tree.flatten_with_path(got)
+    for (path, x), y in zip(flat, jax.tree.leaves(wanted), strict=True):
+        name = what + jax.tree_util.keystr(path)
+        dtype = np.float64 if np.asarray(x).dtype.itemsize == 8 else np.float32
+        yield name, (np.asarray(x, dtype), np.asarray(y, dtype))

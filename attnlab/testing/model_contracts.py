@@ -1,0 +1,246 @@
+"""Promises of every model of language, each a function that returns None, or a `Broken` one.
+
+    >>> import numpy as np
+    >>> from attnlab import testing
+    >>> def counts(tokens):  # of a model that predicts what it has seen most
+    ...     return np.cumsum(np.eye(5)[tokens], axis=1)
+    >>> testing.MODEL_CONTRACTS["past"](testing.as_model(counts, vocab_size=5), 0)
+
+All take a `Model` and the seed of its tokens. Numbers are equal as `Model.equality` says it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from attnlab.runs.errors import Invalid, one_line
+from attnlab.testing.comparing import Broken, Inapplicable, find_wrong
+from attnlab.testing.dependence import measure_dependence
+from attnlab.testing.frameworks import call, find_parameters
+from attnlab.testing.model import ROWS, Model, check_logits
+
+__all__ = ["MODEL_CONTRACTS"]
+
+
+def past(model: Model, seed: int = 0) -> Broken | None:
+    """No logit moves with later tokens: at every cut of all lengths, random, extreme, repeated."""
+    for length in model.lengths[1:]:
+        for start in range(1, length, ROWS):
+            # [ROWS] cuts, the last ones with some again, so that all calls have one shape
+            cuts = np.resize(np.arange(start, min(start + ROWS, length)), ROWS)
+            base, other = _draw_pairs(model, length, seed, kinds=(cuts + length) % 3)
+            is_past = np.arange(length) < cuts[:, None]  # [ROWS, T]
+            changed = np.where(is_past, base, other)
+            moved = np.abs(model(changed) - model(base)) > model.floor  # [ROWS, T, V]
+            for row in np.flatnonzero((moved & is_past[..., None]).any((1, 2))):
+                found = _find_cause(model, base[row], changed[row], cuts[row])
+                if found is not None:
+                    return found
+    return None
+
+
+def _draw_pairs(model: Model, length: int, seed: int, kinds: np.ndarray) -> tuple[Any, Any]:
+    """Tokens [ROWS, length], and what they are changed to: random, extreme, or one token again."""
+    random, last = model.draw(length, seed), model.vocab_size - 1
+    one = np.broadcast_to(random[:, :1], random.shape)
+    extreme = np.broadcast_to(np.where(np.arange(length) % 2, last, 0), random.shape)
+    others = [model.draw(length, seed + 1), extreme, (one + 1) % (last + 1)]
+    return np.choose(kinds[:, None], [random, random, one]), np.choose(kinds[:, None], others)
+
+
+def _find_cause(model: Model, base: Any, changed: Any, cut: int) -> Broken | None:
+    """The one token that moves the past, if one does; None where the other examples moved it."""
+    whole = np.tile(base, (ROWS, 1))
+    before = model(whole)[0]  # [T, V]
+
+    def find_move(other: np.ndarray) -> Broken | None:
+        beside = np.concatenate([other[None], whole[1:]])
+        after = model(beside)[0]
+        apart = np.abs(after - before)[: np.argmax(other != base)]  # before the first change
+        apart = np.where(apart > model.floor, apart, 0)
+        if not apart.any():
+            return None
+        return _show_move(model, base, other, before, after, apart)
+
+    found = find_move(changed)
+    for j in reversed(range(cut, len(base))) if found else ():
+        single = find_move(np.where(np.arange(len(base)) == j, changed, base))
+        if single is not None:
+            return single
+    return found
+
+
+def _show_move(model: Model, base: Any, other: Any, before: Any, after: Any, apart: Any) -> Broken:
+    i, v = (int(x) for x in np.unravel_index(np.argmax(apart), apart.shape))
+    first, *more = np.flatnonzero(base != other).tolist()
+    others = f", and {len(more)} later ones were others" if more else ""
+    return Broken(
+        f"logits[0, {i}, {v}] is {after[i, v]:.6g}, not {before[i, v]:.6g}, where token {first} of"
+        f" {len(base)} was {other[first]}, not {base[first]}{others}",
+        f"from attnlab.testing import as_model; run = {model.code}; x = [{base.tolist()}];"
+        f" y = [{other.tolist()}]; print(run(y)[0, {i}, {v}], run(x)[0, {i}, {v}])",
+    )
+
+
+def _compare(what: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None:
+    """Of logits [B, T, V] the first that is further off."""
+    broken = find_wrong(np.abs(got - wanted) > tolerance, "logits", got, wanted)
+    return None if broken is None else Broken(f"{broken} {what}")
+
+
+def dependence(model: Model, seed: int = 0) -> Broken | None:
+    """No logit has a gradient by a later token, be it by a table that is the same for all yet."""
+    if model.framework != "jax":
+        raise Inapplicable(f"no gradient through {model.framework}: it is asked of JAX alone")
+    length = min(37, model.length)
+    size = measure_dependence(model.function, model.draw(length, seed, rows=1))
+    if not size.any():
+        raise Inapplicable("it makes no numbers of tokens alone")
+    later = np.triu(size, 1)
+    if later.max() <= 8 * 2.0**-24 * size.max():  # what rounding leaves, as in a Fourier transform
+        return None
+    i, j = (int(x) for x in np.unravel_index(np.argmax(later), later.shape))
+    return Broken(
+        f"the gradient of logits[0, {i}] by token {j} of {length} is {later[i, j]:.3g}, not 0; that"
+        f" by token {i} is {size[i, i]:.3g}"
+    )
+
+
+def prefix(model: Model, seed: int = 0) -> Broken | None:
+    """A prefix alone has the logits that it has in the whole, at every length."""
+    longest = model.lengths[-1]
+    tokens = model.draw(longest, seed)
+    whole = model(tokens)
+    for length in model.lengths[:-1]:
+        what = f"of {length} tokens alone, where they begin {longest}"
+        alone = model(tokens[:, :length])
+        if broken := _compare(what, alone, whole[:, :length], model.tolerance):
+            return broken
+    return None
+
+
+def padding(model: Model, seed: int = 0) -> Broken | None:
+    """Padding, in front or behind, and whatever it holds, changes no logit of the other tokens."""
+    if not model.mask:
+        raise Inapplicable("it takes no mask= or attention_mask= of what is no padding [B, T]")
+    longest = min(20, model.length)
+    tokens = model.draw(longest, seed)
+    widths = np.arange(ROWS)[:, None] % longest  # of padding, another for each example
+    alone = model(tokens, mask=np.ones(tokens.shape, bool))
+    for side in ("behind", "in front"):
+        is_ours = np.arange(longest) < longest - widths
+        if side == "in front":
+            is_ours = is_ours[:, ::-1]
+        first = [np.argmax(row) for row in is_ours]
+        whole = np.stack([np.roll(row, n) for row, n in zip(tokens, first, strict=True)])
+        wanted = np.stack([np.roll(row, n, 0) for row, n in zip(alone, first, strict=True)])
+        zeros, lasts = (
+            model(np.where(is_ours, whole, filled), mask=is_ours) * is_ours[..., None]
+            for filled in (0, model.vocab_size - 1)
+        )
+        what = f"with padding {side}, by position"
+        if broken := _compare(what, zeros, wanted * is_ours[..., None], model.tolerance):
+            return broken
+        what = f"with tokens {model.vocab_size - 1} and not 0 as padding {side}"
+        if broken := _compare(what, lasts, zeros, model.floor):
+            return broken
+    return None
+
+
+def batch_mates(model: Model, seed: int = 0) -> Broken | None:
+    """The logits of an example are the same beside any others, and alone."""
+    length = min(33, model.length)
+    tokens, others = model.draw(length, seed), model.draw(length, seed + 1)
+    for row in (0, ROWS - 1):
+        is_row = np.arange(ROWS)[:, None] == row
+        wanted = model(tokens)[row]
+        beside = model(np.where(is_row, tokens, others))[row]
+        what = f"of example {row} of {ROWS}, where the others are others"
+        if broken := _compare(what, beside, wanted, model.floor):
+            return broken
+        alone = model(tokens[row : row + 1])[0]
+        if broken := _compare(f"of example {row} of {ROWS} alone", alone, wanted, model.tolerance):
+            return broken
+    return None
+
+
+def determinism(model: Model, seed: int = 0) -> Broken | None:
+    """Two calls with the same tokens give the same logits, but for rounding."""
+    if not model.is_random:
+        return None
+    return Broken(
+        f"two calls with the same tokens differ by {model.measured[0]:.3g}; give it at rest: no"
+        " dropout, no sampling, deterministic=True, eval()"
+    )
+
+
+def packing(model: Model, seed: int = 0) -> Broken | None:
+    """Two documents in a row, told apart by segment_ids, have the logits that each has alone."""
+    if "segment_ids" not in find_parameters(model.function):
+        raise Inapplicable("it takes no segment_ids= [B, T]")
+    first, second = model.draw(13, seed), model.draw(11, seed + 1)
+    both = np.concatenate([first, second], 1)
+    ids = np.tile([1] * 13 + [2] * 11, (ROWS, 1)).astype(np.int32)
+    packed, other = model(both, segments=ids), model.draw(24, seed + 2)
+    for name, own in (("first", np.arange(13)), ("second", np.arange(13, 24))):
+        what = f"of the {name} of two packed documents, of 13 and 11 tokens"
+        alone = model(both[:, own], segments=np.ones((ROWS, len(own)), np.int32))
+        if broken := _compare(what, packed[:, own], alone, model.tolerance):
+            return broken
+        mixed = np.where(np.isin(np.arange(24), own), both, other)
+        moved = model(mixed, segments=ids)[:, own]
+        if broken := _compare(f"{what}, beside another", moved, packed[:, own], model.floor):
+            return broken
+    return None
+
+
+def cache(model: Model, seed: int = 0) -> Broken | None:
+    """Decoded by token, in random pieces, after a prefill, and past its end: the same logits."""
+    if model.decode is None or model.initial is None:
+        raise Inapplicable("it has no decode= and initial=")
+    length = min(37, model.length - 1)
+    tokens = model.draw(length + 1, seed)[:2]
+    whole = model(tokens)
+    cuts = np.sort(np.random.default_rng(seed).choice(np.arange(1, length), 3, replace=False))
+    pieces = {
+        "token by token": range(1, length),
+        f"in pieces that begin at {[0, *cuts.tolist()]}": cuts,
+        f"after a prefill of {length // 2}": range(length // 2, length),
+    }
+    for how, starts in pieces.items():
+        state, parts = model.initial(2, length), []
+        try:
+            for piece in np.split(tokens[:, :length], list(starts), axis=1):
+                logits, state = _decode(model, state, piece)
+                parts.append(logits)
+        except Invalid:
+            if how == "token by token":
+                raise
+            continue  # it takes one token at a time, and says so
+        full, got = state, np.concatenate(parts, 1)
+        if broken := _compare(f"decoded {how}", got, whole[:, :-1], model.tolerance):
+            return broken
+    try:
+        logits, _ = _decode(model, full, tokens[:, length:])
+    except Invalid:  # it refuses what its cache cannot hold
+        return None
+    what = f"decoded past the end of a cache for {length} tokens (refuse it, or keep a window)"
+    return _compare(what, logits, whole[:, length:], model.tolerance)
+
+
+def _decode(model: Model, state: Any, tokens: np.ndarray) -> tuple[np.ndarray, Any]:
+    assert model.decode is not None
+    try:
+        logits, state = call(model.decode, model.framework, state, tokens)
+    except Exception as error:  # whatever a user's code raises is its answer
+        raise Invalid(f"decode(cache, tokens {tokens.shape}) raised {one_line(error)}") from None
+    return check_logits(model, logits, tokens.shape), state
+
+
+MODEL_CONTRACTS: dict[str, Callable[[Model, int], Broken | None]] = {
+    function.__name__: function
+    for function in (past, dependence, prefix, padding, batch_mates, determinism, packing, cache)
+}

@@ -1,0 +1,131 @@
+"""The judge of models is judged: it accuses each fault, and nothing that is right."""
+
+import functools
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from attnlab import dot_product_attention, testing
+from attnlab.runs.errors import Invalid
+from tests import audited
+from tests.daily import daily
+
+
+def model(subject):
+    logits, decode = subject if isinstance(subject, tuple) else (subject, None)
+    initial = None if decode is None else audited.initial
+    return testing.as_model(logits, vocab_size=audited.V, decode=decode, initial=initial)
+
+
+@pytest.mark.parametrize("name", audited.BROKEN)
+def test_no_fault_is_missed(name):
+    contract, subject = audited.BROKEN[name]
+    outcome = testing.outcome(model(subject), contract)
+    assert outcome.verdict == "no" and re.search("logits.*is .*, not|differ by", outcome.words)
+
+
+@pytest.mark.parametrize("name", daily(audited.RIGHT, "Fourier", "a cache of a window"))
+def test_nothing_right_is_accused(name):
+    outcomes = [testing.outcome(model(audited.RIGHT[name]), x) for x in testing.MODEL_CONTRACTS]
+    assert not testing.Report(tuple(outcomes)).broken
+
+
+def counts(tokens):
+    return jnp.cumsum(jax.nn.one_hot(tokens, 5), 1)
+
+
+def counts_and_peeks(tokens):
+    return counts(tokens) + 1e-3 * counts(tokens)[:, -1:]
+
+
+def test_a_counterexample_is_shown_by_its_line(capsys):
+    (outcome,) = testing.audit(
+        counts_and_peeks, vocab_size=5, length=3, contracts=["past"]
+    ).outcomes
+    words = r"logits\[0, 0, (\d)\] is (\S+), not (\S+), where token 1 of 2 was \d, not \d"
+    _, moved, before = re.fullmatch(words, outcome.words).groups()
+    exec(outcome.line, {"counts_and_peeks": counts_and_peeks})  # noqa: S102 - as a user would
+    assert [f"{float(x):.6g}" for x in capsys.readouterr().out.split()] == [moved, before]
+
+
+def leaks_by_an_empty_table(tokens):
+    """Another embedding, still of zeros: no token moves anything by it, but training will."""
+    return counts(tokens) + jnp.zeros((5, 5))[tokens].mean(1, keepdims=True)
+
+
+def filters_by_fourier(tokens):
+    return jnp.fft.irfft(jnp.fft.rfft(counts(tokens), 80, axis=1), 80, axis=1)[:, : tokens.shape[1]]
+
+
+def test_a_gradient_finds_what_no_token_moves():
+    def audit(logits):
+        return testing.audit(logits, vocab_size=5, length=37, contracts=["past", "dependence"])
+
+    leak = audit(leaks_by_an_empty_table)
+    assert [x.verdict for x in leak.outcomes] == ["yes", "no"]
+    words = r"the gradient of logits\[0, 0\] by token 1 of 37 is (\S+), not 0"
+    assert float(re.match(words, leak.broken[0].words)[1]) > 0.01
+    assert not audit(filters_by_fourier).broken and not audit(counts).broken
+
+
+@pytest.mark.parametrize(
+    "logits, words",
+    [
+        (lambda tokens, more: tokens, "and raised TypeError: .*'more' .arrays of jax, "),
+        (lambda tokens: counts(tokens)[:, -1], r"here \(2, 2, 5\); got \(2, 5\)"),
+        (lambda tokens: counts(tokens)[..., :4], r"got \(2, 2, 4\) \(give vocab_size=4\)"),
+        (lambda tokens: (counts(tokens), 0), "got tuple .return its logits alone"),
+        (lambda tokens: counts(tokens) / 0, r"finite logits; got (inf|nan) at \[0, 0, 0\] of"),
+        ("no.py:such", "no.py"),
+        (3, "got int"),
+    ],
+)
+def test_what_is_no_model_is_told_in_a_line(logits, words):
+    with pytest.raises(Invalid, match=words):
+        testing.audit(logits, vocab_size=5)
+
+
+def test_a_model_that_fails_at_a_length_is_told():
+    def at_most_8(tokens):
+        return np.eye(5)[tokens] + np.zeros(8)[: tokens.shape[1]][:, None]
+
+    report = testing.audit(at_most_8, vocab_size=5, contracts=["past"])
+    assert "fails at 129 tokens: ValueError" in report.broken[0].words
+    assert not testing.audit(at_most_8, vocab_size=5, length=8).broken
+
+
+def of_numpy(q, k, v, mask=None, *, scale=1.0):
+    logits = np.einsum("btnh,bsnh->bnts", q, k) * scale - 1e30 * ~mask
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    return np.einsum("bnts,bsnh->btnh", weights / weights.sum(-1, keepdims=True), v)
+
+
+def is_causal_but_for_a_head(q, k, v, *, is_causal=False):
+    torch = pytest.importorskip("torch")
+    attend = torch.nn.functional.scaled_dot_product_attention
+    context = attend(q, k, v, is_causal=is_causal)
+    context[:, 3] = attend(q, k, v)[:, 3]
+    return context
+
+
+def test_an_attention_of_another_framework_is_the_layer_of_a_model():
+    pytest.importorskip("torch")
+    right = testing.audit("torch.nn.functional:scaled_dot_product_attention(is_causal=True)")
+    assert [x.verdict for x in right.outcomes] == ["yes", "-", "yes", "-", "yes", "yes", "-", "-"]
+    told = functools.partial(is_causal_but_for_a_head, is_causal=True)
+    (broken,) = testing.audit(told, contracts=["past"]).broken
+    assert re.match(r"logits\[0, 0, 1[2-5]\] is", broken.words), "the channels of the fourth head"
+    assert not testing.audit(of_numpy, contracts=["past", "padding"]).broken
+
+
+def test_what_takes_masks_of_attnlab_needs_no_host():
+    assert testing.needs_host(of_numpy) and testing.needs_host(jax.nn.dot_product_attention)
+    assert not testing.needs_host(dot_product_attention)
+
+
+def test_what_is_random_is_asked_for_nothing_else():
+    outcomes = testing.audit(audited.BROKEN["dropout is on"][1], vocab_size=audited.V).outcomes
+    assert [x.contract for x in outcomes if x.verdict != "-"] == ["determinism"]
