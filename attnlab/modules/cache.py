@@ -78,9 +78,10 @@ def append_to_cache(
     require(
         cached["cached_key"] is not None,
         "decode=True needs a cache; got none (init with decode=True and inputs as long as the"
-        ' cache should be, and apply with mutable=["cache"])',
+        ' cache should be, and apply with mutable=["cache"]; in NNX call init_cache with their'
+        " shape)",
     )
-    remedy = "init with decode=True for this batch and module"
+    remedy = "make the cache for this batch and module"
     for name, x in new.items():
         what = name.removeprefix("cached_") + "s"
         fit(f"cached {what}: *B S K H", cached[name], f"new {what}: *B T K H", x, remedy=remedy)

@@ -8,11 +8,13 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 
 from attnlab.core.checks import require
 from attnlab.modules.conventions import AttentionBase, Projection, require_module_sizes
 from attnlab.ops.routes import Route, SamplingRoute
+from attnlab.scores import Score
 
 __all__ = [
     "AttentionModule",
@@ -48,9 +50,6 @@ TYPES: dict[str, type[nnx.Variable]] = {
     "intermediates": nnx.Intermediate,
     "choice": SampledChoice,
 }
-
-
-_WITH_ARRAYS = {"score", "position_bias"}
 
 
 class Learned(nnx.Module):
@@ -100,20 +99,21 @@ class AttentionModule(AttentionBase, nnx.Module):
     dropout_rate: Any
     route: Route
 
-    def set_fields(self, *sizes: int, rngs: nnx.Rngs, keep_rngs: bool, **fields: Any) -> None:
-        """Sets the fields as attributes, and `rngs` to streams of its own.
+    def set_fields(self, *sizes: int, rngs: nnx.Rngs, keep_rngs: bool, **fields: Any) -> Any:
+        """Sets the fields as attributes, but for those that hold arrays, and `rngs`.
 
-        A score and a bias of positions are data: they may hold arrays, or will have parameters.
+        Returns:
+          Linen's module that has all of them.
         """
         given = self.linen(*sizes, parent=None, **fields)
         require_module_sizes(given)
         for field in dataclasses.fields(given):
-            if field.init and field.name not in ("parent", "name"):
-                value, has_arrays = getattr(given, field.name), field.name in _WITH_ARRAYS
-                setattr(self, field.name, nnx.data(value) if has_arrays else value)
+            if field.init and field.name not in ("parent", "name", "score", "position_bias"):
+                setattr(self, field.name, getattr(given, field.name))
         streams = [name for name in self._streams() if name != "hash" or name in rngs]
         own = {name: rngs[name]() for name in streams if keep_rngs}
         self.rngs = nnx.Rngs(**own) if own else None
+        return given
 
     def _streams(self) -> list[str]:
         """The streams of random numbers that a call draws from."""
@@ -147,12 +147,39 @@ class AttentionModule(AttentionBase, nnx.Module):
         return nnx.RMSNorm(width, dtype=self.dtype, param_dtype=self.param_dtype, rngs=rngs)
 
 
-def make_score(score: Any, num_heads: int, num_kv_heads: int, widths: Any, rngs: nnx.Rngs) -> Any:
-    """A score that has its parameters: what a Linen module makes, or a value or module as it is."""
-    if not isinstance(score, nn.Module):
-        return score
-    q, k = (jnp.zeros((1, 1, n, w)) for n, w in zip((num_heads, num_kv_heads), widths, strict=True))
-    return Learned(score, q, k, rngs=rngs)
+class Given(nnx.Module):
+    """A score whose arrays are variables, so that they are part of the state.
+
+    Args:
+      score: a value of `attnlab.scores` that holds arrays.
+    """
+
+    def __init__(self, score: Score):
+        arrays, self.structure = jax.tree.flatten(score)
+        self.arrays = nnx.List([nnx.Variable(jnp.asarray(x)) for x in arrays])
+
+    def __call__(self, q: jax.Array, k: jax.Array) -> Score:
+        """The score, whatever q and k."""
+        return jax.tree.unflatten(self.structure, [x[...] for x in self.arrays])
+
+
+def make_score(
+    score: Any, num_heads: tuple[int, int], widths: tuple[int, int], rngs: nnx.Rngs
+) -> Any:
+    """A score with its arrays as variables; without any, or as a module of NNX, as it is.
+
+    Args:
+      score: a value of `attnlab.scores`, or a module that makes one, of Linen or NNX.
+      num_heads: numbers of heads of queries and of keys.
+      widths: widths of a head of queries and of keys.
+      rngs: random numbers for its parameters.
+    """
+    if isinstance(score, nn.Module):
+        shapes = [(1, 1, *sizes) for sizes in zip(num_heads, widths, strict=True)]
+        return Learned(score, *map(jnp.zeros, shapes), rngs=rngs)
+    if any(isinstance(x, jax.Array | np.ndarray) for x in jax.tree.leaves(score)):
+        return score if isinstance(score, nnx.Module) else Given(score)
+    return score
 
 
 class Call:
@@ -160,16 +187,19 @@ class Call:
 
     Args:
       module: module that is called.
+      query: query of the call.
       rngs: random numbers of the call; None = those of the module.
       sow_weights: whether weights are sown, as Flax's modules do.
+
+    Raises:
+      ValueError: the module was made for queries of another width.
     """
 
-    def __init__(
-        self,
-        module: Any,
-        rngs: nnx.Rngs | nnx.RngStream | None = None,
-        sow_weights: bool = False,
-    ):
+    def __init__(self, module: Any, query: Any, rngs: Any, sow_weights: bool):
+        width, name = module.in_features, type(module).__name__
+        got = np.shape(query)
+        rule = f"query must be [*B, T, {width}], as {name} was made with in_features={width}"
+        require(got[-1:] == (width,), f"{rule}; got {got}")
         self.module, self.sow_weights = module, sow_weights
         self.rngs = module.rngs if rngs is None else rngs
 

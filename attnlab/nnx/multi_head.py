@@ -11,9 +11,10 @@ from flax import nnx
 
 from attnlab import masks
 from attnlab.biases import Bias
+from attnlab.core.checks import as_size
 from attnlab.modules import lsh, multi_head
 from attnlab.modules.heads import MultiHead, SelfHashed
-from attnlab.nnx.base import AttentionModule, Call, Learned, make_score
+from attnlab.nnx.base import AttentionModule, Call, HashStats, Learned, make_score
 from attnlab.ops.routes import StatefulRoute
 
 __all__ = ["LSHSelfAttention", "MultiHeadAttention"]
@@ -69,11 +70,11 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         keep_rngs: bool = True,
         **fields: Any,
     ):
-        self.set_fields(num_heads, rngs=rngs, keep_rngs=keep_rngs, **fields)
+        given = self.set_fields(num_heads, rngs=rngs, keep_rngs=keep_rngs, **fields)
         self.require_route(cross=False, decode=False)
         key_features = in_features if in_kv_features is None else in_kv_features
         value_features = key_features if in_value_features is None else in_value_features
-        self.in_features = in_features
+        self.in_features = as_size("in_features", in_features)
         width, _ = self.head_widths(in_features)
         layers = self.projections(in_features, key_features, value_features)
         for name, projection in layers.items():
@@ -81,12 +82,14 @@ class MultiHeadAttention(MultiHead, AttentionModule):
             norm = self.norm_of(name)
             if norm is not None:
                 setattr(self, norm, self.make_norm(width, rngs))
-        num_kv_heads = num_heads if self.route.shares_qk else self.num_kv_heads or num_heads
-        self.score = make_score(self.score, num_heads, num_kv_heads, (width, width), rngs)
-        if isinstance(self.position_bias, nn.Module):
-            self.position_bias = Learned(
-                self.position_bias, num_heads, 1, 1, causal=True, rngs=rngs
-            )
+        heads = num_heads, num_heads if self.route.shares_qk else self.num_kv_heads or num_heads
+        self.score = make_score(given.score, heads, (width, width), rngs)
+        position_bias = given.position_bias
+        if isinstance(position_bias, nn.Module):
+            position_bias = Learned(position_bias, num_heads, 1, 1, causal=True, rngs=rngs)
+        self.position_bias = position_bias
+        if "center" in self.route.hash_keywords:
+            self.center = HashStats(jnp.zeros((num_heads, width), jnp.float32))
         self.clear_cache()
 
     def __call__(
@@ -118,7 +121,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           rngs: random numbers of this call; None = those of the module.
         """
         return self.attend(
-            Call(self, rngs, sow_weights),
+            Call(self, query, rngs, sow_weights),
             query,
             key,
             value,

@@ -24,6 +24,7 @@ import jax
 from flax import nnx
 
 from attnlab.biases import Bias
+from attnlab.core.checks import as_size
 from attnlab.masks import Mask
 from attnlab.modules import local, single_head
 from attnlab.modules.one_head import Additive, Concat, Local, Location, Multiplicative
@@ -59,16 +60,16 @@ class _OneHead(AttentionModule):
         keep_rngs: bool = True,
         **fields: Any,
     ):
-        self.set_fields(*sizes, rngs=rngs, keep_rngs=keep_rngs, **fields)
+        given = self.set_fields(*sizes, rngs=rngs, keep_rngs=keep_rngs, **fields)
         meeting: Any = self
-        self.in_features = in_features
+        self.in_features = as_size("in_features", in_features)
         widths = in_features, in_features if in_kv_features is None else in_kv_features
         layers = meeting.projections(*widths)
         for name, projection in layers.items():
             setattr(self, name, self.make_linear(projection, rngs))
         if "key" in layers:  # both are projected to one width
             widths = layers["query"].outputs + layers["key"].outputs
-        self.score = nnx.data(make_score(meeting.own_score(), 1, 1, widths, rngs))
+        self.score = make_score(given.own_score(), (1, 1), widths, rngs)
 
 
 class _Exact(_OneHead):
@@ -102,7 +103,7 @@ class _Exact(_OneHead):
         """
         meeting: Any = self
         return meeting.attend(
-            Call(self, rngs, sow_weights),
+            Call(self, query, rngs, sow_weights),
             query,
             key,
             value,
@@ -169,7 +170,7 @@ class LocalAttention(Local, _OneHead):
           rngs: random numbers of this call; None = those of the module.
         """
         return self.attend(
-            Call(self, rngs, sow_weights),
+            Call(self, query, rngs, sow_weights),
             query,
             key,
             value,

@@ -38,7 +38,7 @@ class AsLinen:
         return kind(**fields, **widths, keep_rngs=False, rngs=rngs)
 
     def init_with_output(self, rngs, *inputs, **options):
-        streams = rngs if isinstance(rngs, dict) else {"params": rngs}
+        streams = rngs if isinstance(rngs, dict) else {"default": rngs}
         module = self.make(*inputs, rngs=nnx.Rngs(**streams))
         if options.get("decode"):
             module.init_cache(inputs[0].shape, cross=len(inputs) > 1)
@@ -51,7 +51,7 @@ class AsLinen:
 
     def apply(self, variables, *inputs, rngs=None, mutable=False, **options):
         module = nnx.eval_shape(lambda: self.make(*inputs, rngs=nnx.Rngs(0)))
-        attnlab.nnx.load(module, {"params": variables.get("params", {})})
+        nnx.update(module, attnlab.nnx.to_nnx({"params": variables.get("params", {})}))
         for collection, tree in variables.items():
             if collection != "params":
                 for name, x in tree.items():
