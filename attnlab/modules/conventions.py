@@ -13,6 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen.dtypes import promote_dtype
+from jax.typing import ArrayLike
 
 from attnlab.biases import Bias
 from attnlab.core.checks import as_array, as_rate, require, require_sizes
@@ -31,6 +32,7 @@ __all__ = [
     "lecun_normal",
     "lecun_normal_per_head",
     "name_axes",
+    "read_mask",
     "require_module_sizes",
 ]
 
@@ -47,13 +49,15 @@ class Projection(NamedTuple):
       inputs: sizes of the axes of x that are summed over, the last ones.
       outputs: sizes of the axes that stand in their place.
       axes: names of the axes of W, for partitioning.
-      use_bias: whether there is b, of the shape `outputs`.
+      kernel_init: initializer of W.
+      bias_init: initializer of b, of the shape `outputs`; None = there is none.
     """
 
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     axes: tuple[str | None, ...]
-    use_bias: bool = False
+    kernel_init: Initializer
+    bias_init: Initializer | None = None
 
 
 class Host(Protocol):
@@ -143,11 +147,12 @@ class AttentionModule(nn.Module, kw_only=True):
         return nn.DenseGeneral(
             projection.outputs,
             axis=tuple(range(-len(projection.inputs), 0)),
-            use_bias=projection.use_bias,
+            use_bias=projection.bias_init is not None,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             precision=self.precision,
-            kernel_init=name_axes(self, self.kernel_init, *projection.axes),
+            kernel_init=name_axes(self, projection.kernel_init, *projection.axes),
+            bias_init=projection.bias_init or nn.initializers.zeros,
             name=name,
         )(x)
 
@@ -193,6 +198,30 @@ def require_module_sizes(module: Any) -> None:
     require_sizes(module, *(name for name in _SIZES if hasattr(module, name)))
 
 
+def read_mask(mask: Any) -> tuple[Any, ArrayLike]:
+    """A mask of a call with 0 and 1 as booleans, and whether it has no other numbers.
+
+    Flax's own helpers make masks of 0.0 and 1.0. An array with other numbers, such as a term that
+    is added to the logits, would be read as its contrary.
+
+    Raises:
+      ValueError: there are others, as far as that is known while tracing.
+    """
+    if mask is None or isinstance(mask, Mask | str | type):
+        return mask, True
+    array = as_array("mask", mask)
+    if array.dtype == jnp.bool_:
+        return mask, True
+    visible = array == 1
+    fits = jnp.all(visible | (array == 0))
+    require(
+        isinstance(fits, jax.core.Tracer) or bool(fits),
+        f"a mask of numbers must be of 0 and 1, 1 = may attend; got others, {array.dtype} (additive"
+        " terms go to bias=)",
+    )
+    return visible, fits
+
+
 _SIZES = (
     "num_heads",
     "num_kv_heads",
@@ -204,8 +233,10 @@ _SIZES = (
 )
 
 
-def dropout_options(module: Any, host: Host, deterministic: bool | None) -> dict[str, Any]:
-    """The dropout keywords of `attention`, with a key from the "dropout" stream where it is on."""
+def dropout_options(
+    module: Any, host: Host, deterministic: bool | None, *, key: jax.Array | None = None
+) -> dict[str, Any]:
+    """The dropout keywords of `attention`, with `key` or one from the "dropout" stream."""
     rate = as_rate(module.dropout_rate)
     if rate == 0.0 or deterministic:
         return {}
@@ -214,7 +245,8 @@ def dropout_options(module: Any, host: Host, deterministic: bool | None) -> dict
         f"{type(module).__name__} with dropout_rate={rate} must be told whether to "
         "drop: call or make it with deterministic=True or False; got None",
     )
-    return {"dropout_rate": rate, "dropout_key": host.make_rng("dropout")}
+    key = host.make_rng("dropout") if key is None else key
+    return {"dropout_rate": rate, "dropout_key": key}
 
 
 def name_axes(module, init: Initializer, *names: str | None) -> Initializer:

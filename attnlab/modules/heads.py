@@ -24,12 +24,15 @@ from attnlab.modules.cache import (
 from attnlab.modules.conventions import (
     AttentionBase,
     Host,
+    Initializer,
     Projection,
     as_query_key_value,
     dropout_options,
+    read_mask,
 )
 from attnlab.modules.hash_stats import hash_options
 from attnlab.modules.sampling import sample_route
+from attnlab.ops.dropout import OnePattern
 from attnlab.ops.routes import LSH, Route, StatefulRoute
 from attnlab.scores import Dot
 
@@ -50,6 +53,13 @@ class MultiHead(AttentionBase):
     rotary: bool | float
     position_bias: Any
     use_bias: bool
+    kernel_init: Initializer
+    bias_init: Initializer
+    out_kernel_init: Initializer | None
+    out_bias_init: Initializer | None
+    broadcast_dropout: bool
+    force_fp32_for_softmax: bool
+    decode: bool
     precision: Any
 
     def attend(
@@ -62,16 +72,25 @@ class MultiHead(AttentionBase):
         mask: masks.Mask | jax.Array | None,
         bias: Bias | jax.Array | None,
         deterministic: bool | None,
-        decode: bool,
+        decode: bool | None,
         return_weights: bool,
+        sow_weights: bool | None = None,
+        is_causal: bool = False,
+        dropout_rng: jax.Array | None = None,
     ) -> Any:
         """The result of a call, [*B, T, out_features], or it and the weights."""
+        if key is query and (value is None or value is query):  # Flax's way to say self-attention
+            key = value = None
         cross, deterministic = key is not None, self.is_deterministic(deterministic)
+        decode = self.decode if decode is None else decode
         self.require_route(cross=cross, decode=decode)
-        mask = self.make_mask(mask)
+        mask, fits = read_mask(mask)
+        mask = masks.combine(masks.Causal() if is_causal else None, self.make_mask(mask))
         query, key, value = as_query_key_value(self, query, key, value)
         q_offset = tokens_before(host, query.shape[-2]) if decode else 0
-        dropout = dropout_options(self, host, deterministic)
+        dropout = dropout_options(self, host, deterministic, key=dropout_rng)
+        if dropout and self.broadcast_dropout:
+            dropout["dropout_key"] = OnePattern(dropout["dropout_key"])
         layers = self.projections(query.shape[-1], key.shape[-1], value.shape[-1])
 
         def project(name: str, x: jax.Array) -> jax.Array:  # to heads, [*B, L, N or K, H]
@@ -112,13 +131,17 @@ class MultiHead(AttentionBase):
             options["q_offset"] = position
         context = call(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
-            fits = q_offset + q.shape[-3] <= k.shape[-3]
+            fits = jnp.logical_and(fits, q_offset + q.shape[-3] <= k.shape[-3])
+        if fits is not True:
             context = jnp.where(fits, context, jnp.nan)
         out = host.apply_linear("out", layers["out"], context)
-        sows = host.is_mutable_collection("intermediates") and route.sows_weights
+        looked_at = sow_weights is not False and host.is_mutable_collection("intermediates")
+        sows = looked_at and route.sows_weights
         if not return_weights and not sows:
             return out
         weights = route.weights(score, q, k, **options, **hashing)
+        if not self.force_fp32_for_softmax:
+            weights = weights.astype(q.dtype)
         if sows:
             host.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
@@ -130,9 +153,11 @@ class MultiHead(AttentionBase):
         width, width_of_values = self.head_widths(query_width)
         num_kv_heads = self.num_kv_heads or self.num_heads
 
+        bias_init = self.bias_init if self.use_bias else None
+
         def to_heads(inputs: int, num_heads: int, width: int) -> Projection:
             axes = "embed", "heads", "head_dim"
-            return Projection((inputs,), (num_heads, width), axes, self.use_bias)
+            return Projection((inputs,), (num_heads, width), axes, self.kernel_init, bias_init)
 
         if self.route.shares_qk:
             made = {"query_key": to_heads(query_width, self.num_heads, width)}
@@ -142,8 +167,13 @@ class MultiHead(AttentionBase):
                 "key": to_heads(key_width, num_kv_heads, width),
             }
         made["value"] = to_heads(value_width, num_kv_heads, width_of_values)
-        merged = (self.num_heads, width_of_values), (self.out_features or query_width,)
-        made["out"] = Projection(*merged, ("heads", "head_dim", "embed"), self.use_bias)
+        made["out"] = Projection(
+            (self.num_heads, width_of_values),
+            (self.out_features or query_width,),
+            ("heads", "head_dim", "embed"),
+            self.out_kernel_init or self.kernel_init,
+            bias_init and (self.out_bias_init or bias_init),
+        )
         return made
 
     def norm_of(self, name: str) -> str | None:

@@ -11,7 +11,12 @@ import jax
 from attnlab import masks
 from attnlab.biases import Bias
 from attnlab.core.checks import points_to
-from attnlab.modules.conventions import AttentionModule, CallOptions, require_module_sizes
+from attnlab.modules.conventions import (
+    AttentionModule,
+    CallOptions,
+    Initializer,
+    require_module_sizes,
+)
 from attnlab.modules.heads import MultiHead
 from attnlab.ops.routes import AllPairs, Route
 from attnlab.scores import Score
@@ -23,7 +28,7 @@ __all__ = ["MultiHeadAttention"]
     causal="the mask says it: call the module with mask=masks.Causal()",
     is_causal="the mask says it: call the module with mask=masks.Causal()",
     implementation="the route says it: route=routes.AllPairs(implementation=…)",
-    decode="it belongs to the call: module.apply(variables, x, decode=True)",
+    attention_fn="the score and the route say it: score=scores.Cosine(…), route=routes.Window(…)",
 )
 class MultiHeadAttention(MultiHead, AttentionModule):
     """Concat(head_1 … head_N) W^O, head_n = attention(query W_n^Q, key W_n^K, value W_n^V).
@@ -92,6 +97,13 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         logits get what the call gives as `bias=`. Where the mask's q_offset is an argument of
         `jit`, queries that stand behind all keys get NaN.
       use_bias: whether the projections have biases.
+      bias_init: initializer of these.
+      out_kernel_init: initializer of the last projection; None = kernel_init.
+      out_bias_init: initializer of its bias; None = bias_init.
+      broadcast_dropout: whether all examples and heads drop the same weights.
+      force_fp32_for_softmax: whether weights that are returned or sown are float32 at least, as
+        the softmax inside always is; else they have the dtype of the computation.
+      decode: whether a call that does not say it decodes.
     """
 
     num_heads: int
@@ -106,6 +118,12 @@ class MultiHeadAttention(MultiHead, AttentionModule):
     rotary: bool | float = False
     position_bias: nn.Module | None = None
     use_bias: bool = True
+    bias_init: Initializer = nn.initializers.zeros
+    out_kernel_init: Initializer | None = None
+    out_bias_init: Initializer | None = None
+    broadcast_dropout: bool = False
+    force_fp32_for_softmax: bool = True
+    decode: bool = False
 
     @overload
     def __call__(
@@ -114,8 +132,10 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         key: jax.Array | None = None,
         value: jax.Array | None = None,
         *,
-        decode: bool = False,
+        decode: bool | None = None,
         return_weights: Literal[False] = False,
+        sow_weights: bool | None = None,
+        dropout_rng: jax.Array | None = None,
         **options: Unpack[CallOptions],
     ) -> jax.Array: ...
 
@@ -126,8 +146,10 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         key: jax.Array | None = None,
         value: jax.Array | None = None,
         *,
-        decode: bool = False,
+        decode: bool | None = None,
         return_weights: Literal[True],
+        sow_weights: bool | None = None,
+        dropout_rng: jax.Array | None = None,
         **options: Unpack[CallOptions],
     ) -> tuple[jax.Array, jax.Array]: ...
 
@@ -141,10 +163,26 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         mask: masks.Mask | jax.Array | None = None,
         bias: Bias | jax.Array | None = None,
         deterministic: bool | None = None,
-        decode: bool = False,
+        decode: bool | None = None,
         return_weights: bool = False,
+        sow_weights: bool | None = None,
+        dropout_rng: jax.Array | None = None,
     ):
-        """The result [*B, T, out_features]; see the class for shapes and decoding."""
+        """The result [*B, T, out_features]; see the class for shapes and decoding.
+
+        Args:
+          query: queries [*B, T, Dq].
+          key: keys [*B, S, Dk]; None = query.
+          value: values [*B, S, Dv]; None = key.
+          mask: a mask, or an array of booleans, or of 0 and 1 as Flax makes them, that broadcasts
+            to [*B, N, T, S]; True or 1 = may attend. Other numbers give NaN.
+          bias: bias of the logits, or an array that broadcasts to [*B, N, T, S].
+          deterministic: whether nothing is dropped or sampled; None = what the attribute says.
+          decode: whether the query goes on where the cache ends; None = what the attribute says.
+          return_weights: whether to return the weights [*B, N, T, S] too.
+          sow_weights: whether to sow them where "intermediates" is mutable; None = whether it is.
+          dropout_rng: key of the dropout; None = one of the stream "dropout".
+        """
         require_module_sizes(self)
         return self.attend(
             self,
@@ -156,4 +194,6 @@ class MultiHeadAttention(MultiHead, AttentionModule):
             deterministic=deterministic,
             decode=decode,
             return_weights=return_weights,
+            sow_weights=sow_weights,
+            dropout_rng=dropout_rng,
         )

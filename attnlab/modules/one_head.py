@@ -95,11 +95,11 @@ class OneHead(AttentionBase):
         return AllPairs(self.implementation)
 
 
-def _meet_at(features: int, query_width: int, key_width: int) -> dict[str, Projection]:
+def _meet_at(features: int, widths: tuple[int, int], init: Initializer) -> dict[str, Projection]:
     axes = "embed", "hidden"
     return {
-        "query": Projection((query_width,), (features,), axes),
-        "key": Projection((key_width,), (features,), axes),
+        "query": Projection(widths[:1], (features,), axes, init),
+        "key": Projection(widths[1:], (features,), axes, init),
     }
 
 
@@ -111,7 +111,7 @@ class Additive(OneHead):
 
     def projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
         """W and U, to the hidden width."""
-        return _meet_at(self.features, query_width, key_width)
+        return _meet_at(self.features, (query_width, key_width), self.kernel_init)
 
     def own_score(self, **named: Any) -> Any:
         """w·tanh(q + k), or its normalized form."""
@@ -128,7 +128,7 @@ class Multiplicative(OneHead):
         """Maps to `features`, where there are some."""
         if self.features is None:
             return {}
-        return _meet_at(self.features, query_width, key_width)
+        return _meet_at(self.features, (query_width, key_width), self.kernel_init)
 
     def own_score(self, **named: Any) -> Any:
         """The score that was given, or q·W·k."""
@@ -168,6 +168,7 @@ class Local(AttentionBase):
     features: int | None
     precision: Any
     param_dtype: Any
+    kernel_init: Initializer
 
     def attend(
         self,
@@ -228,10 +229,10 @@ class Local(AttentionBase):
         del key_width
         if not self.predictive:
             return {}
-        features = self.features or query_width
+        features, init = self.features or query_width, self.kernel_init
         return {
-            "center_hidden": Projection((query_width,), (features,), ("embed", "hidden")),
-            "center": Projection((features,), (1,), ("hidden", None)),
+            "center_hidden": Projection((query_width,), (features,), ("embed", "hidden"), init),
+            "center": Projection((features,), (1,), ("hidden", None), init),
         }
 
     def own_score(self, **named: Any) -> Any:

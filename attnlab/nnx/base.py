@@ -94,7 +94,6 @@ class AttentionModule(AttentionBase, nnx.Module):
     dtype: Any
     param_dtype: Any
     precision: Any
-    kernel_init: Any
     logical_axes: bool
     dropout_rate: Any
     route: Route
@@ -127,18 +126,19 @@ class AttentionModule(AttentionBase, nnx.Module):
 
     def make_linear(self, projection: Projection, rngs: nnx.Rngs) -> nnx.LinearGeneral:
         """The layer of a projection."""
-        kernel_init = self.kernel_init
+        kernel_init = projection.kernel_init
         if self.logical_axes:
             kernel_init = nnx.with_partitioning(kernel_init, projection.axes)
         return nnx.LinearGeneral(
             projection.inputs,
             projection.outputs,
             axis=tuple(range(-len(projection.inputs), 0)),
-            use_bias=projection.use_bias,
+            use_bias=projection.bias_init is not None,
             dtype=self.dtype,
             param_dtype=self.param_dtype,
             precision=self.precision,
             kernel_init=kernel_init,
+            bias_init=projection.bias_init or nnx.initializers.zeros,
             rngs=rngs,
         )
 

@@ -101,7 +101,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         mask: masks.Mask | jax.Array | None = None,
         bias: Bias | jax.Array | None = None,
         deterministic: bool | None = None,
-        decode: bool = False,
+        decode: bool | None = None,
+        is_causal: bool = False,
         return_weights: bool = False,
         sow_weights: bool = False,
         rngs: nnx.Rngs | nnx.RngStream | None = None,
@@ -112,10 +113,12 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           query: queries [*B, T, Dq].
           key: keys [*B, S, Dk]; None = query.
           value: values [*B, S, Dv]; None = key.
-          mask: mask or boolean array that broadcasts to [*B, N, T, S]; True = may attend.
+          mask: a mask, or an array of booleans, or of 0 and 1, that broadcasts to [*B, N, T, S];
+            True or 1 = may attend.
           bias: bias of the logits, or an array that broadcasts to [*B, N, T, S].
           deterministic: whether nothing is dropped or sampled; None = what the attribute says.
-          decode: whether the query goes on where the cache ends.
+          decode: whether the query goes on where the cache ends; None = what the attribute says.
+          is_causal: whether the mask is causal too, as `masks.Causal()` says.
           return_weights: whether to return the weights [*B, N, T, S] too.
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
@@ -130,6 +133,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
             deterministic=deterministic,
             decode=decode,
             return_weights=return_weights,
+            is_causal=is_causal,
         )
 
     def init_cache(
