@@ -24,7 +24,6 @@ __all__ = [
     "SampledChoice",
     "SourceCache",
     "TYPES",
-    "as_variables",
     "make_score",
 ]
 
@@ -66,7 +65,7 @@ class Learned(nnx.Module):
         self.module = module
         params: Any = module.init(rngs.params(), *inputs, **options).get("params", {})
         for name, made in params.items():
-            setattr(self, name, as_variables(nnx.Param, made))
+            setattr(self, name, as_parameters(made))
 
     def __call__(self, *inputs: Any, **options: Any) -> Any:
         """The score of queries and keys, or the bias of numbers of heads, queries and keys."""
@@ -74,13 +73,13 @@ class Learned(nnx.Module):
         return self.module.apply({"params": params}, *inputs, **options)
 
 
-def as_variables(kind: type[nnx.Variable], made: Any) -> Any:
-    """Linen's arrays, or dicts of them, as variables of a type, with the names of their axes."""
+def as_parameters(made: Any) -> Any:
+    """Linen's arrays, or dicts of them, as `nnx.Param`s with the names of their axes."""
     if isinstance(made, dict):
-        return nnx.Dict({name: as_variables(kind, one) for name, one in made.items()})
+        return nnx.Dict({name: as_parameters(one) for name, one in made.items()})
     if isinstance(made, nn.Partitioned):
-        return kind(made.value, out_sharding=made.names)
-    return kind(made)
+        return nnx.Param(made.value, out_sharding=made.names)
+    return nnx.Param(made)
 
 
 class AttentionModule(AttentionBase, nnx.Module):
@@ -123,6 +122,15 @@ class AttentionModule(AttentionBase, nnx.Module):
             "hash": route is not None and "hash_key" in route.hash_keywords,
         }
         return [name for name, draws in drawn.items() if draws]
+
+    def set_view(self, deterministic: bool | None = None) -> None:
+        """Sets what `nnx.view` changes in the module that it makes.
+
+        Args:
+          deterministic: whether nothing is dropped or sampled; None = as it was.
+        """
+        if deterministic is not None:
+            self.deterministic = deterministic
 
     def make_linear(self, projection: Projection, rngs: nnx.Rngs) -> nnx.LinearGeneral:
         """The layer of a projection."""

@@ -136,6 +136,28 @@ class MultiHeadAttention(MultiHead, AttentionModule):
             is_causal=is_causal,
         )
 
+    def set_view(
+        self,
+        deterministic: bool | None = None,
+        decode: bool | None = None,
+        batch_size: int | tuple[int, ...] | None = None,
+        max_length: int | None = None,
+    ) -> None:
+        """Sets what `nnx.view` changes in the module that it makes.
+
+        Args:
+          deterministic: whether nothing is dropped or sampled; None = as it was.
+          decode: whether a call that does not say it decodes; None = as it was.
+          batch_size: batch of an empty cache, made where `max_length` is given too.
+          max_length: length of that cache.
+        """
+        super().set_view(deterministic)
+        if decode is not None:
+            self.decode = decode
+        if batch_size is not None and max_length is not None:
+            batch = (batch_size,) if isinstance(batch_size, int) else batch_size
+            self.init_cache((*batch, max_length, self.in_features))
+
     def init_cache(
         self, input_shape: tuple[int, ...], dtype: Any = None, *, cross: bool = False
     ) -> None:
