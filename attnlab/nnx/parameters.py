@@ -73,12 +73,12 @@ def load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
     there = dict(nnx.to_flat_state(nnx.state(module)))
     kind = type(module).__name__
     unused = ["/".join(map(str, path)) for path in new if path not in there]
-    require(not unused, f"{kind} has no {', '.join(unused)}; got values of these names")
+    require(not unused, f"{kind} has no {', '.join(unused)}; got values for it (leave them out)")
     for path, variable in there.items():
         name = "/".join(map(str, path))
         if path not in new:
             missing = isinstance(variable, nnx.Param)
-            require(not missing, f"{kind} needs the parameter {name}; got none of this name")
+            require(not missing, f"{kind} needs the parameter {name}; got none of that name")
             continue
         value = new[path].get_value()
         wanted = jax.tree.map(jnp.shape, variable.get_value())

@@ -179,18 +179,3 @@ def test_axes_are_named_where_a_mesh_is():
         concat = attnlab.nnx.ConcatAttention(4, in_features=D, logical_axes=True, rngs=nnx.Rngs(0))
     assert module.query.kernel[...].sharding.spec == jax.P(None, None, "model")
     assert concat.score.key_kernel[...].sharding.spec == jax.P(None, None, "model")
-
-
-@pytest.mark.parametrize(
-    ("make", "rule"),
-    [
-        (lambda rngs: attnlab.nnx.MultiHeadAttention(0, D, rngs=rngs), "num_heads must be an int"),
-        (lambda rngs: attnlab.nnx.MultiHeadAttention(3, 0, rngs=rngs), "in_features must be an in"),
-        (lambda rngs: make("plain", rngs)(sequence()[..., 1:]), "in_features=12; got .2, 7, 11."),
-        (lambda rngs: make("plain", rngs)(sequence(), decode=True), "in NNX call init_cache"),
-        (lambda rngs: make("dropped", rngs)(sequence()), "call or make it with deterministic="),
-    ],
-)
-def test_refusals(make, rule):
-    with pytest.raises(ValueError, match=rule):
-        make(nnx.Rngs(0))
