@@ -94,7 +94,10 @@ def test_what_does_not_fit_changes_nothing():
     """The lines that say what does not are on the page of refusals."""
     module = attnlab.nnx.MultiHeadAttention(3, 12, rngs=nnx.Rngs(0))
     params = from_nnx(module)["params"]
-    wrong = {"query": jax.tree.map(jnp.ones_like, params["query"]), "out": {"kernel": np.ones(3)}}
+    wrong = {
+        "query": jax.tree.map(jnp.ones_like, params["query"]),
+        "out": params["out"] | {"kernel": np.ones(3)},
+    }
     with pytest.raises(ValueError, match="out/kernel of this MultiHeadAttention has the shape"):
         load(module, {"params": params | wrong})
     assert_same(from_nnx(module)["params"], params)
