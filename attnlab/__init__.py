@@ -10,7 +10,8 @@ Values that say what is computed:
     platforms   which accelerator a program is for
 
 Functions of arrays, parameters given: `attention` and its named forms.
-Flax Linen modules: parameters and naming around them.
+Flax Linen modules: parameters and naming around them; `attnlab.nnx`: the same of NNX, imported by
+itself.
 `attnlab.models`, `testing`, and with the extras `data`, `training`, `bench`, `studies`, `runs`:
 imported when used.
 """

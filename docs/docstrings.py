@@ -27,6 +27,7 @@ CONTENTS = (
     ),
     "attnlab.mechanisms.attentions",
     "attnlab.mechanisms.own",
+    "attnlab.nnx",
     "attnlab.testing",
     "attnlab.ops.lsh",
     "attnlab.models",

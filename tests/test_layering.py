@@ -26,6 +26,7 @@ LAYERS = {
     "ops": 1,
     "runs": 1,
     "modules": 2,
+    "nnx": 3,
     "models": 3,
     "data": 3,
     "mechanisms": 4,

@@ -14,6 +14,7 @@ from attnlab.biases import as_bias
 from attnlab.core.axes import HeadLayout
 from attnlab.core.checks import require
 from attnlab.core.shapes import fit
+from attnlab.modules.conventions import Host
 from attnlab.ops.routes import StatefulRoute
 
 __all__ = [
@@ -25,22 +26,21 @@ __all__ = [
 ]
 
 
-def tokens_before(module: nn.Module, count: int) -> jax.Array:
+def tokens_before(host: Host, count: int) -> jax.Array:
     """How many tokens are in the cache, to which the call adds `count`.
 
     A module has one cache: called twice for each token, as a shared layer is, it would go on in
-    one call where the other ended. `init` shows that, where no call goes on after another.
+    one call where the other ended. Linen's `init` shows that, where no call goes on after another.
 
     Raises:
       ValueError: another call of the same `init` made the cache.
     """
-    _require_first(
-        module, not (module.is_initializing() and module.has_variable("cache", "cache_index"))
-    )
-    index = module.variable("cache", "cache_index", lambda: jnp.zeros((), jnp.int32))
-    before = index.value
-    if not module.is_initializing():
-        index.value += count
+    before = host.get_variable("cache", "cache_index")
+    if isinstance(host, nn.Module) and host.is_initializing():
+        _require_first(host, before is None)
+    if before is None:
+        before = jnp.zeros((), jnp.int32)
+    host.put_variable("cache", "cache_index", before + (0 if host.is_initializing() else count))
     return before
 
 
@@ -55,13 +55,13 @@ def _require_first(module: nn.Module, is_first: bool) -> None:
 
 
 def append_to_cache(
-    module: nn.Module, before: ArrayLike, k: jax.Array, v: jax.Array
+    host: Host, before: ArrayLike, k: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Writes T new keys and values behind the cached ones; returns all of them.
 
     Args:
-      module: module that keeps keys and values as variables; while it is initialized, their length
-        becomes the length of the cache.
+      host: host that keeps keys and values; while it is initialized, their length becomes the
+        length of the cache.
       before: number of tokens in the cache before them.
       k: new keys [*B, T, K, H].
       v: new values [*B, T, K, D].
@@ -69,45 +69,57 @@ def append_to_cache(
     Raises:
       ValueError: there is no cache, it is too short, or of another batch or other heads.
     """
-    require(
-        module.is_initializing() or module.has_variable("cache", "cached_key"),
-        "decode=True needs a cache; got none (init with decode=True and inputs as long as the"
-        ' cache should be, and apply with mutable=["cache"])',
-    )
-    cached_k = module.variable("cache", "cached_key", jnp.zeros, k.shape, k.dtype)
-    cached_v = module.variable("cache", "cached_value", jnp.zeros, v.shape, v.dtype)
-    if module.is_initializing():
+    new = {"cached_key": k, "cached_value": v}
+    if host.is_initializing():
+        for name, x in new.items():
+            host.put_variable("cache", name, jnp.zeros(x.shape, x.dtype))
         return k, v
-    remedy = "init with decode=True for this batch and module"
-    for name, cached, new in (("keys", cached_k, k), ("values", cached_v, v)):
-        fit(f"cached {name}: *B S K H", cached.value, f"new {name}: *B T K H", new, remedy=remedy)
-        cached.value = jax.lax.dynamic_update_slice_in_dim(
-            cached.value, new.astype(cached.value.dtype), before, new.ndim - 3
+    cached = {name: host.get_variable("cache", name) for name in new}
+    require(
+        cached["cached_key"] is not None,
+        "decode=True needs a cache; got none (init with decode=True and inputs as long as the"
+        ' cache should be, and apply with mutable=["cache"]; in NNX call init_cache with their'
+        " shape)",
+    )
+    remedy = "make the cache for this batch and module"
+    for name, x in new.items():
+        what = name.removeprefix("cached_") + "s"
+        fit(f"cached {what}: *B S K H", cached[name], f"new {what}: *B T K H", x, remedy=remedy)
+        cached[name] = jax.lax.dynamic_update_slice_in_dim(
+            cached[name], x.astype(cached[name].dtype), before, x.ndim - 3
         )
-    return cached_k.value, cached_v.value
+        host.put_variable("cache", name, cached[name])
+    return cached["cached_key"], cached["cached_value"]
 
 
 def keep_static(
-    module: nn.Module, make: Callable[[], tuple[jax.Array, jax.Array]]
+    host: Host, make: Callable[[], tuple[jax.Array, jax.Array]]
 ) -> tuple[jax.Array, jax.Array]:
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
     While the module is initialized nothing is kept: what it is given then is not the source of
-    later calls. A second call of this module by the one that has it, where the first made them, is
-    refused: it may have another source.
+    later calls. In Linen a second call of this module by the one that has it, where the first made
+    them, is refused: it may have another source.
     """
-    if module.is_initializing():
+    if host.is_initializing():
         return make()
+    k = host.get_variable("static", "source_key")
+    if isinstance(host, nn.Module):
+        _require_one_source(host, makes=k is None)
+    if k is not None:
+        return k, host.get_variable("static", "source_value")
+    k, v = make()
+    host.put_variable("static", "source_key", k)
+    host.put_variable("static", "source_value", v)
+    return k, v
+
+
+def _require_one_source(module: nn.Module, *, makes: bool) -> None:
     assert module.scope is not None
     caller, mark = module.scope.parent, f"{module.name} made"
     _require_first(module, caller is None or not caller.name_reserved(mark, "static"))
-    if not module.has_variable("static", "key"):
-        k, v = make()
-        module.put_variable("static", "key", k)
-        module.put_variable("static", "value", v)
-        if caller is not None:
-            caller.reserve(mark, "static")
-    return module.get_variable("static", "key"), module.get_variable("static", "value")
+    if makes and caller is not None:
+        caller.reserve(mark, "static")
 
 
 def cut_to_queries(mask, bias, offset, q: jax.Array, k: jax.Array, *, causal: bool):
@@ -149,13 +161,11 @@ def _require_whole(mask: masks.Mask | None, bias, q: jax.Array, k: jax.Array) ->
         ) from None
 
 
-def decode_with_state(
-    module: nn.Module, route: StatefulRoute, score, q, k, v, **options
-) -> jax.Array:
+def decode_with_state(host: Host, route: StatefulRoute, score, q, k, v, **options) -> jax.Array:
     """`route.decode` with its state in the cache, as "route_state"; the new tokens' context.
 
     Args:
-      module: module that keeps the state as a variable.
+      host: host that keeps the state.
       route: route of the module.
       score: score, as for `route.decode`.
       q: queries of the new tokens.
@@ -163,8 +173,9 @@ def decode_with_state(
       v: values of all tokens in the cache.
       **options: other keywords of `route.decode`.
     """
-    state = module.variable("cache", "route_state", route.empty_state, k)
-    context, after = route.decode(score, q, k, v, state.value, **options)
-    if not module.is_initializing():
-        state.value = after
+    before = host.get_variable("cache", "route_state")
+    if before is None:
+        before = route.empty_state(k)
+    context, after = route.decode(score, q, k, v, before, **options)
+    host.put_variable("cache", "route_state", before if host.is_initializing() else after)
     return context

@@ -6,25 +6,16 @@ from typing import Any
 
 import flax.linen as nn
 import jax
-import jax.numpy as jnp
 
 from attnlab import masks
-from attnlab.core.axes import lead_with_ones
-from attnlab.core.checks import as_array, require
-from attnlab.core.shapes import fit
-from attnlab.modules.conventions import (
-    AttentionModule,
-    as_query_key_value,
-    dropout_options,
-)
-from attnlab.modules.scores import GeneralScore
-from attnlab.ops.local import local_attention
+from attnlab.modules.conventions import AttentionModule, require_module_sizes
+from attnlab.modules.one_head import Local
 from attnlab.scores import Score
 
 __all__ = ["LocalAttention"]
 
 
-class LocalAttention(AttentionModule, kw_only=True):
+class LocalAttention(Local, AttentionModule, kw_only=True):
     """Attention to the keys around a center p_t of each query: Luong et al. 2015, §3.2.
 
     Local-m (`predictive=False`): p_t = t, source and target run in step. Local-p: p_t =
@@ -77,65 +68,14 @@ class LocalAttention(AttentionModule, kw_only=True):
           deterministic: whether dropout is off; needed if dropout_rate > 0.
           return_weights: whether to return the weights [*B, T, S] too.
         """
-        query, key, value = as_query_key_value(self, query, key, value)
-        deterministic = self.is_deterministic(deterministic)
-        require(
-            self.predictive or self.features is None,
-            f"features are hidden units of local-p's centers, and predictive=False predicts none;"
-            f" got features={self.features} (leave it out)",
-        )
-        if self.predictive:
-            centers = self._predict_centers(query, key.shape[-2], mask)
-        else:
-            if steps is None:
-                first = jnp.asarray(masks.first_position(mask))[..., None]
-                steps = first + lead_with_ones(jnp.arange(query.shape[-2]), first.ndim)
-            steps = as_array("steps", steps)
-            fit("query: *B T D", query, "steps: *B|1 T|1", steps)
-            steps = lead_with_ones(steps, query.ndim - 1)
-            centers = jnp.broadcast_to(steps, query.shape[:-1])
-        score = self.score
-        if score is None:
-            score = GeneralScore(param_dtype=self.param_dtype, name="score")
-        q = query[..., None, :]
-        k = key[..., None, :]
-        v = value[..., None, :]
-        looked_at = return_weights or self.is_mutable_collection("intermediates")
-        outputs: Any = local_attention(
-            q,
-            k,
-            v,
-            centers,
-            half_width=self.half_width,
-            score=score(q, k),
-            gaussian=self.predictive,
+        require_module_sizes(self)
+        return self.attend(
+            self,
+            query,
+            key,
+            value,
             mask=mask,
-            precision=self.precision,
-            return_weights=looked_at,
-            **dropout_options(self, deterministic),
+            steps=steps,
+            deterministic=deterministic,
+            return_weights=return_weights,
         )
-        if not looked_at:
-            return outputs[..., 0, :]
-        context, weights = outputs[0][..., 0, :], outputs[1][..., 0, :, :]
-        self.sow("intermediates", "attention_weights", weights)
-        return (context, weights) if return_weights else context
-
-    def _predict_centers(self, query, num_keys: int, mask: Any) -> jax.Array:
-        """S·sigmoid(v·tanh(W query)), [*B, T], at least float32."""
-        features = self.features or query.shape[-1]
-        hidden = jnp.tanh(self._dense(features, "center_hidden", "embed", "hidden")(query))
-        logit = self._dense(1, "center", "hidden", None)(hidden)[..., 0]
-        logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))
-        num_real, mask = jnp.asarray(num_keys), masks.as_mask(mask)
-        for part in () if mask is None else mask.parts():
-            if part.lengths is not None:
-                name, lengths = "Padding.kv_lengths", jnp.asarray(part.lengths.kv_lengths)
-            elif part.keys is not None:  # [*B, S] to the place behind the last key that is seen
-                places = jnp.where(part.keys, jnp.arange(1, num_keys + 1), 0)
-                name, lengths = "a mask of keys", places.max(-1)
-            else:
-                continue
-            fit(f"{name}: *B|1", lengths, B=logit.shape[:-1])
-            lengths = lead_with_ones(lengths[..., None], logit.ndim)
-            num_real = jnp.minimum(num_real, lengths)
-        return num_real * jax.nn.sigmoid(logit)

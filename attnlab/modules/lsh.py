@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-import flax.linen as nn
-import jax
-
-from attnlab import masks
-from attnlab.core.checks import points_to, require, require_choice, require_instance
+from attnlab.core.checks import points_to
+from attnlab.modules.heads import SelfHashed
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Route
 
@@ -18,7 +15,7 @@ __all__ = ["LSHSelfAttention"]
 @points_to(
     **{field.name: f"use route=routes.LSH({field.name}=…)" for field in dataclasses.fields(LSH)}
 )
-class LSHSelfAttention(MultiHeadAttention, kw_only=True):
+class LSHSelfAttention(SelfHashed, MultiHeadAttention, kw_only=True):
     """Reformer's self-attention: shared queries and keys, hashed, sorted, attended in chunks.
 
     `MultiHeadAttention` with other defaults: the route is `routes.LSH`, tokens see earlier ones
@@ -43,23 +40,3 @@ class LSHSelfAttention(MultiHeadAttention, kw_only=True):
     route: Route = LSH()
     use_bias: bool = False
     causal: bool = True
-
-    @nn.nowrap
-    def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
-        return masks.combine(masks.Causal(), mask) if self.causal else mask
-
-    @nn.nowrap
-    def _require_route(self, *, cross: bool, decode: bool) -> None:
-        require_choice("causal", self.causal, (True, False))
-        require(
-            self.causal or not decode,
-            "decode=True needs causal=True: a token is computed before the next is known; got"
-            " causal=False",
-        )
-        wanted, remedy = "a routes.LSH", " (MultiHeadAttention takes any route)"
-        require_instance("route", self.route, isinstance(self.route, LSH), wanted, remedy)
-        require(
-            not cross,
-            "LSHSelfAttention attends within one sequence; got key= (use MultiHeadAttention)",
-        )
-        super()._require_route(cross=cross, decode=decode)

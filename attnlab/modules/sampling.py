@@ -6,17 +6,17 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-import flax.linen as nn
 import jax
 
 from attnlab.core.checks import require
+from attnlab.modules.conventions import Host
 from attnlab.ops.routes import Route, SamplingRoute
 
 __all__ = ["sample_route"]
 
 
 def sample_route(
-    module: Any, route: Route, deterministic: bool | None, *, decode: bool = False
+    module: Any, host: Host, route: Route, deterministic: bool | None, *, decode: bool = False
 ) -> tuple[Callable[..., jax.Array], dict[str, Any]]:
     """The route as the module calls it, and the keyword that says what to sample with.
 
@@ -24,7 +24,8 @@ def sample_route(
     its choice's `log_prob` and `entropy`, [*B, T, N], as "choice".
 
     Args:
-      module: module that has the rng stream "sample".
+      module: module that has the route.
+      host: host that has the rng stream "sample".
       route: route of the module.
       deterministic: argument of the module's call: whether to take the likeliest key.
       decode: whether the module decodes, and so takes the likeliest key.
@@ -39,15 +40,13 @@ def sample_route(
         f"{type(module).__name__} with routes.{type(route).__name__} must be told whether to"
         " sample: call or make it with deterministic=True or False; got None",
     )
-    call = functools.partial(_choose_and_sow, module, route)
-    return call, {} if deterministic or decode else {"sample_key": module.make_rng("sample")}
+    call = functools.partial(_choose_and_sow, host, route)
+    return call, {} if deterministic or decode else {"sample_key": host.make_rng("sample")}
 
 
-def _choose_and_sow(
-    module: nn.Module, route: SamplingRoute, *arrays: Any, **options: Any
-) -> jax.Array:
+def _choose_and_sow(host: Host, route: SamplingRoute, *arrays: Any, **options: Any) -> jax.Array:
     choice = route.choose(*arrays, **options)
-    if not module.is_initializing():
-        module.sow("choice", "log_prob", choice.log_prob)
-        module.sow("choice", "entropy", choice.entropy)
+    if not host.is_initializing():
+        host.sow("choice", "log_prob", choice.log_prob)
+        host.sow("choice", "entropy", choice.entropy)
     return choice.context

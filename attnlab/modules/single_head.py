@@ -29,25 +29,17 @@ collection "choice" is mutable.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal, Unpack, overload
+from typing import Literal, Unpack, overload
 
 import flax.linen as nn
 import jax
 
 from attnlab.biases import Bias
-from attnlab.core.checks import require, require_instance
 from attnlab.masks import Mask
-from attnlab.modules.conventions import (
-    AttentionModule,
-    CallOptions,
-    as_query_key_value,
-    dropout_options,
-    name_axes,
-)
-from attnlab.modules.sampling import sample_route
-from attnlab.modules.scores import AdditiveScore, ConcatScore, GeneralScore, LocationScore
+from attnlab.modules.conventions import AttentionModule, CallOptions, require_module_sizes
+from attnlab.modules.one_head import Additive, Concat, Location, Multiplicative, OneHead
 from attnlab.ops.attention import Implementation
-from attnlab.ops.routes import AllPairs, Exact, Route
+from attnlab.ops.routes import AllPairs, Route
 from attnlab.scores import Score
 
 __all__ = [
@@ -59,7 +51,7 @@ __all__ = [
 ]
 
 
-class SingleHead(AttentionModule, kw_only=True):
+class SingleHead(OneHead, AttentionModule, kw_only=True):
     """What the single-head modules share: their options, all keywords, and their call.
 
     A subclass chooses the score by which queries and keys meet. The keywords of `AttentionModule`
@@ -121,44 +113,20 @@ class SingleHead(AttentionModule, kw_only=True):
             and by a route that samples.
           return_weights: whether to return the weights [*B, T, S] too.
         """
-        route, deterministic = self._route(), self.is_deterministic(deterministic)
-        query, key, value = as_query_key_value(self, query, key, value)
-        score_module, query, key = self._meet(query, key)
-        q = query[..., None, :]
-        k = key[..., None, :]
-        v = value[..., None, :]
-        score = score_module(q, k)
-        attend, sampling = sample_route(self, route, deterministic)
-        options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
-        dropout = dropout_options(self, deterministic)
-        context = attend(score, q, k, v, **options, **dropout)[..., 0, :]
-        sows = self.is_mutable_collection("intermediates") and route.sows_weights
-        if not return_weights and not sows:
-            return context
-        weights = route.weights(score, q, k, **options)[..., 0, :, :]
-        self.sow("intermediates", "attention_weights", weights)
-        return (context, weights) if return_weights else context
-
-    @nn.nowrap
-    def _route(self) -> Route:
-        wanted = "a value that does not hash, such as routes.Hard()"
-        require_instance("route", self.route, isinstance(self.route, Exact), wanted)
-        if self.implementation is None:
-            return self.route
-        require(
-            self.route == AllPairs(),
-            f"implementation= is that of all pairs; got {self.implementation!r} and a route,"
-            f" {type(self.route).__name__} (give it to the route, if that takes one)",
+        require_module_sizes(self)
+        return self.attend(
+            self,
+            query,
+            key,
+            value,
+            mask=mask,
+            bias=bias,
+            deterministic=deterministic,
+            return_weights=return_weights,
         )
-        return AllPairs(self.implementation)
-
-    @nn.nowrap
-    def _meet(self, query: jax.Array, key: jax.Array) -> tuple[Any, jax.Array, jax.Array]:
-        """The score or a module that makes it, and the queries and keys that it compares."""
-        raise NotImplementedError
 
 
-class AdditiveAttention(SingleHead):
+class AdditiveAttention(Additive, SingleHead):
     """softmax(w·tanh(W query_i + U key_j)) over values: Bahdanau et al. 2014, §3.1 and §A.1.2.
 
     The matrices are W [Dq, features] and U [Dk, features], with axes ("embed", "hidden").
@@ -177,15 +145,8 @@ class AdditiveAttention(SingleHead):
     _: dataclasses.KW_ONLY
     normalize: bool = False
 
-    @nn.nowrap
-    def _meet(self, query, key):
-        query = self._dense(self.features, "query", "embed", "hidden")(query)
-        key = self._dense(self.features, "key", "embed", "hidden")(key)
-        score = AdditiveScore(self.normalize, param_dtype=self.param_dtype, name="score")
-        return score, query, key
 
-
-class MultiplicativeAttention(SingleHead):
+class MultiplicativeAttention(Multiplicative, SingleHead):
     """softmax(score(query_i, key_j)) over values, with a score made of products: Luong et al. 2015.
 
     | score                   | logits                      |
@@ -211,18 +172,8 @@ class MultiplicativeAttention(SingleHead):
     score: nn.Module | Score | None = None
     features: int | None = None
 
-    @nn.nowrap
-    def _meet(self, query, key):
-        if self.features is not None:
-            query = self._dense(self.features, "query", "embed", "hidden")(query)
-            key = self._dense(self.features, "key", "embed", "hidden")(key)
-        score = self.score
-        if score is None:
-            score = GeneralScore(param_dtype=self.param_dtype, name="score")
-        return score, query, key
 
-
-class ConcatAttention(SingleHead):
+class ConcatAttention(Concat, SingleHead):
     """softmax(w·tanh(W [query_i; key_j])) over values: Luong et al. 2015, §3.1, "concat".
 
     The same function as `AdditiveAttention`: W, one piece in the paper, is two halves here,
@@ -236,14 +187,8 @@ class ConcatAttention(SingleHead):
 
     features: int | None = None
 
-    @nn.nowrap
-    def _meet(self, query, key):
-        kernel_init = name_axes(self, self.kernel_init, None, "embed", "hidden")
-        score = ConcatScore(self.features, kernel_init, self.param_dtype, name="score")
-        return score, query, key
 
-
-class LocationAttention(SingleHead):
+class LocationAttention(Location, SingleHead):
     """softmax(W query_i) over positions, without looking at keys: Luong et al. 2015, §3.1.
 
     The matrix W is [1, Dq, max_length], with axes (None, "embed", None).
@@ -255,9 +200,3 @@ class LocationAttention(SingleHead):
     """
 
     max_length: int
-
-    @nn.nowrap
-    def _meet(self, query, key):
-        kernel_init = name_axes(self, self.kernel_init, None, "embed", None)
-        score = LocationScore(self.max_length, kernel_init, self.param_dtype, name="score")
-        return score, query, key

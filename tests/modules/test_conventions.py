@@ -22,6 +22,7 @@ from attnlab import (
     scores,
 )
 from tests.modules.reference import apply, init
+from tests.nnx.as_linen import AsLinen
 
 B, T, D = 2, 7, 6
 ROUTE = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=4)
@@ -120,9 +121,11 @@ TABLE = {
         },
     ),
 }
+TABLE |= {f"nnx_{name}": (AsLinen(module), expected) for name, (module, expected) in TABLE.items()}
 MODULES = {name: module for name, (module, _) in TABLE.items()}
 EVERY = pytest.mark.parametrize("name", MODULES)
-DENSE = {name for name in TABLE if name not in ("local_m", "local_p", "lsh")}
+LINEN = [name for name in TABLE if not name.startswith("nnx_")]
+DENSE = {name for name in TABLE if not name.endswith(("local_m", "local_p", "lsh"))}
 
 
 def dense(name):
@@ -130,7 +133,7 @@ def dense(name):
     module = MODULES[name]
     if name not in DENSE:
         return module
-    if isinstance(module, MultiHeadAttention):
+    if "multi_head" in name:
         return module.clone(route=routes.AllPairs("dense"))
     return module.clone(implementation="dense")
 
@@ -138,7 +141,7 @@ def dense(name):
 def inputs(name, dtype=jnp.float32):
     """Once for self-attention; twice where the module wants keys."""
     x = jnp.asarray(np.random.default_rng(0).normal(size=(B, T, D)), dtype)
-    return (x, x) if name.startswith("local_") else (x,)
+    return (x, x) if "local_" in name else (x,)
 
 
 def flat(tree):
@@ -175,7 +178,7 @@ def test_dtype_computes_and_param_dtype_stores(name):
         assert leaf.dtype == (jnp.float32 if own else jnp.bfloat16), path
 
 
-@EVERY
+@pytest.mark.parametrize("name", LINEN)
 def test_every_method_that_flax_can_capture_returns_arrays(name):
     module, x = dense(name), inputs(name)
     variables = jax.eval_shape(lambda: module.init(jax.random.key(0), *x))
@@ -242,6 +245,7 @@ REPRESENTATIVE = (
     "multi_head",
     "multi_head_concat",
 )
+REPRESENTATIVE += tuple(f"nnx_{name}" for name in REPRESENTATIVE)
 
 
 @pytest.mark.parametrize("name", REPRESENTATIVE)

@@ -21,6 +21,7 @@ from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
 from tests.modules.test_multi_head import DENSE, SCORES
+from tests.nnx.as_linen import AsLinen
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -81,14 +82,16 @@ CONFIGURATIONS = {
     "chunked": mha(route=routes.Chunked(2, implementation="dense")),
 }
 
+CONFIGURATIONS |= {f"nnx_{name}": AsLinen(module) for name, module in CONFIGURATIONS.items()}
 
-@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "plain", "window"))
+
+@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "plain", "window", "nnx_plain"))
 def test_any_split_is_the_causal_forward(name):
     module, x = CONFIGURATIONS[name], sequence()
     variables = empty_cache(module, garbage=1e30)
     true = apply(module, {"params": variables["params"]}, x, mask=masks.Causal())
     # Rotary turns in float32, whatever the inputs.
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name == "turned" else EXACT
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name.endswith("turned") else EXACT
     splits = ONE_BY_ONE, (5, 1, 5), (1, 5, 5), (5, 5, 1)
     for got, after in decode(module, variables, x, *splits):
         np.testing.assert_allclose(got, true, **tolerance)
@@ -227,8 +230,10 @@ CROSS = {
     "general": mha(score=SCORES["general"][0]),
 }
 
+CROSS |= {f"nnx_{name}": AsLinen(module) for name, module in CROSS.items()}
 
-@pytest.mark.parametrize("name", CROSS)
+
+@pytest.mark.parametrize("name", daily(CROSS, "plain", "turned", "window", "general", "nnx_turned"))
 def test_keys_of_another_sequence_are_projected_by_the_first_call_only(name):
     """Later calls need neither them nor the parameters that project them."""
     module, x, source = CROSS[name], sequence(), sequence(seed=1, length=7)[..., :5]
@@ -254,7 +259,7 @@ def test_keys_of_another_sequence_are_projected_by_the_first_call_only(name):
         y, state = step(variables, piece, unread, ["cache"])
         outputs.append(y)
     # Rotary turns in float32, whatever the inputs.
-    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name == "turned" else EXACT
+    tolerance = {"rtol": 1e-5, "atol": 1e-5} if name.endswith("turned") else EXACT
     np.testing.assert_allclose(jnp.concatenate(outputs, 1), true, **tolerance)
     assert state["cache"]["cache_index"] == L
 

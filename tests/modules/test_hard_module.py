@@ -9,6 +9,7 @@ from attnlab import AdditiveAttention, MultiHeadAttention, MultiplicativeAttenti
 from attnlab.ops.attention import attention, attention_weights
 from attnlab.ops.hard import Choice
 from tests.modules.reference import apply, init
+from tests.nnx.as_linen import AsLinen
 
 B, T, D = 2, 7, 6
 HARD = routes.Hard()
@@ -17,6 +18,7 @@ MODULES = {
     "general": MultiplicativeAttention(route=HARD),
     "multi_head": MultiHeadAttention(3, route=HARD),
 }
+MODULES |= {f"nnx_{name}": AsLinen(module) for name, module in MODULES.items()}
 
 
 def sequence():

@@ -10,6 +10,7 @@ import pytest
 from attnlab import LSHOptions, LSHSelfAttention, MultiHeadAttention, masks, routes
 from tests.daily import daily
 from tests.modules.reference import init
+from tests.nnx.as_linen import AsLinen
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -88,8 +89,10 @@ CONFIGURATIONS = {
     ),
 }
 
+CONFIGURATIONS |= {f"nnx_{name}": AsLinen(module) for name, module in CONFIGURATIONS.items()}
 
-@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "running_center"))
+
+@pytest.mark.parametrize("name", daily(CONFIGURATIONS, "running_center", "nnx_running_center"))
 def test_decoding_is_the_causal_forward(name):
     module, x = CONFIGURATIONS[name], sequence()
     rest, cache = start(module)

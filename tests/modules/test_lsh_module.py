@@ -20,6 +20,7 @@ from attnlab.ops.lsh.hashing import running_center
 from tests import oracle_lsh
 from tests.daily import daily
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
+from tests.nnx.as_linen import AsLinen
 from tests.ops.lsh import plain_cross
 
 B, L, D, N, H = 2, 29, 12, 6, 2
@@ -192,9 +193,10 @@ def test_the_learned_center_is_subtracted_before_hashing():
         np.testing.assert_allclose(got, true, rtol=1e-4, atol=2e-5)
 
 
-def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone():
+@pytest.mark.parametrize("module", [LEARNED, AsLinen(LEARNED)], ids=["linen", "nnx"])
+def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone(module):
     x, lengths = sequence() + 1, jnp.array([L, 17])
-    variables = init(LEARNED, x)
+    variables = init(module, x)
     before = jnp.asarray(np.random.default_rng(1).normal(size=(N, H)), jnp.float32)
     variables["hash_stats"] = {"center": before}
     valid = np.arange(L) < np.asarray(lengths)[:, None]
@@ -203,7 +205,7 @@ def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone(
     def after(x, lengths, **options):
         def run(variables, x, lengths):
             mask = masks.Padding(lengths)
-            y, updated = LEARNED.apply(variables, x, mask=mask, mutable=["hash_stats"], **options)
+            y, updated = module.apply(variables, x, mask=mask, mutable=["hash_stats"], **options)
             return y, updated["hash_stats"]["center"]
 
         return jax.jit(run)(variables, x, lengths)

@@ -14,7 +14,8 @@ from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, B, D, T, dense, inputs
 
-SINGLE_HEAD = ("additive", "general", "concat", "location", "local_m", "local_p")
+SINGLE_HEAD = ("additive", "general", "concat", "location", "local_m", "local_p", "nnx_additive")
+SINGLE_HEAD += ("nnx_local_p",)
 RATE = 0.25
 
 
@@ -39,8 +40,9 @@ def test_weights_are_those_of_the_context_and_are_sown(name):
     np.testing.assert_array_equal(sown, weights)
 
 
-def test_heads_weights_are_sown_too():
-    module, x = dense("multi_head"), inputs("multi_head")
+@pytest.mark.parametrize("name", ["multi_head", "nnx_multi_head"])
+def test_heads_weights_are_sown_too(name):
+    module, x = dense(name), inputs(name)
     variables = init(module, *x)
     (_, weights), state = apply(
         module, variables, *x, return_weights=True, mutable=["intermediates"]
@@ -60,7 +62,9 @@ def test_nobody_who_does_not_look_pays_for_weights(name):
     assert "1031,1031" not in str(jaxpr)
 
 
-@pytest.mark.parametrize("name", ["additive", "general", "location", "local_m", "local_p"])
+@pytest.mark.parametrize(
+    "name", ["additive", "general", "location", "local_m", "local_p", "nnx_additive"]
+)
 def test_dropout_is_of_each_weight_alone(name):
     module, x = dense(name), with_values(name)
     variables = init(module, *x)
@@ -86,7 +90,7 @@ def test_dropout_is_of_each_weight_alone(name):
     np.testing.assert_array_equal(still, weights)
 
 
-@pytest.mark.parametrize("name", ["multi_head", "lsh"])
+@pytest.mark.parametrize("name", ["multi_head", "lsh", "nnx_multi_head"])
 def test_dropout_of_heads(name):
     module, x = dense(name), inputs(name)
     dropping = module.clone(dropout_rate=RATE)
@@ -115,7 +119,8 @@ def test_dropout_must_be_told_and_given_its_stream(name):
     def run(variables):
         return module.apply(variables, *x, deterministic=False)
 
-    with pytest.raises(flax.errors.InvalidRngError, match="dropout"):
+    error = ValueError if name.startswith("nnx_") else flax.errors.InvalidRngError
+    with pytest.raises(error, match="dropout"):
         jax.eval_shape(run, variables)
 
 

@@ -1,0 +1,96 @@
+"""Variables of Linen's modules in NNX's, and back: names and shapes are the same in both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from attnlab.core.checks import require
+from attnlab.nnx.base import TYPES
+
+__all__ = ["from_nnx", "load", "to_nnx"]
+
+
+def to_nnx(variables: Mapping[str, Any]) -> nnx.State:
+    """The state of an NNX module from the variables of Linen's.
+
+    Args:
+      variables: variables of a Linen module, {"params": {...}, "cache": {...}}, of attnlab's or of
+        Flax's own.
+
+    Returns:
+      The state for `nnx.update(module, state)`; `load` also says what does not fit.
+
+    Raises:
+      ValueError: a collection has no counterpart.
+    """
+    unknown = sorted(set(variables) - set(TYPES))
+    require(not unknown, f"collections are {', '.join(TYPES)}; got {', '.join(unknown)}")
+    made: Any = {}
+    for collection, tree in nn.unbox(dict(variables)).items():
+        for path, x in _leaves(tree):
+            made[path] = TYPES[collection](x)
+    return nnx.from_flat_state(made)
+
+
+def from_nnx(state: Any) -> dict[str, Any]:
+    """The variables of Linen's module from an NNX module, or its state; random streams stay there.
+
+    >>> import attnlab, attnlab.nnx, jax.numpy as jnp
+    >>> module = attnlab.nnx.MultiHeadAttention(2, 6, rngs=nnx.Rngs(0))
+    >>> attnlab.MultiHeadAttention(2).apply(from_nnx(module), jnp.ones((1, 5, 6))).shape
+    (1, 5, 6)
+    """
+    state = state if isinstance(state, nnx.State) else nnx.state(state)
+    names: dict[Any, str] = {kind: name for name, kind in TYPES.items()}
+    variables: dict[str, Any] = {}
+    for path, variable in nnx.to_flat_state(state):
+        name = names.get(getattr(variable, "type", None))
+        if name is None:
+            continue
+        tree = variables.setdefault(name, {})
+        for part in path[:-1]:
+            tree = tree.setdefault(part, {})
+        tree[path[-1]] = variable.get_value()
+    return variables
+
+
+def load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
+    """Sets the parameters and other variables of an NNX module to those of Linen's.
+
+    The module may be Flax's own too: `nnx.MultiHeadAttention` has the parameters of
+    `nn.MultiHeadDotProductAttention` and of `attnlab.MultiHeadAttention`.
+
+    Raises:
+      ValueError: a parameter is missing or of another shape, or something is not used.
+    """
+    new: Any = dict(nnx.to_flat_state(to_nnx(variables)))
+    there = dict(nnx.to_flat_state(nnx.state(module)))
+    kind = type(module).__name__
+    unused = ["/".join(map(str, path)) for path in new if path not in there]
+    require(not unused, f"{kind} has no {', '.join(unused)}; got values for it (leave them out)")
+    for path, variable in there.items():
+        name = "/".join(map(str, path))
+        if path not in new:
+            missing = isinstance(variable, nnx.Param)
+            require(not missing, f"{kind} needs the parameter {name}; got none of that name")
+            continue
+        value = new[path].get_value()
+        wanted = jax.tree.map(jnp.shape, variable.get_value())
+        got = jax.tree.map(jnp.shape, value)
+        require(wanted == got, f"{name} of this {kind} has the shape {wanted}; got {got}")
+        new[path] = variable.replace(value)  # which keeps the names of its axes
+    nnx.update(module, nnx.from_flat_state(new))
+
+
+def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Any:
+    if isinstance(tree, Mapping):
+        for name, one in tree.items():
+            yield from _leaves(one, (*path, name))
+    else:
+        yield path, tree

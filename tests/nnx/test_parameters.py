@@ -1,0 +1,103 @@
+"""Variables carried between Linen and NNX, attnlab's modules and Flax's own, and back."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+import attnlab.nnx
+from attnlab import LSHSelfAttention, MultiHeadAttention, masks, routes
+from attnlab.models import Bert, Reformer, Transformer, TransformerConfig
+from attnlab.nnx import from_nnx, load, to_nnx
+from tests.daily import daily
+from tests.modules.reference import apply, init
+from tests.modules.test_conventions import LINEN, MODULES, inputs
+from tests.nnx.as_linen import AsLinen
+
+CLOSE = {"rtol": 1e-6, "atol": 1e-6}
+
+
+def assert_same(got, true):
+    assert jax.tree.structure(got) == jax.tree.structure(true)
+    jax.tree.map(np.testing.assert_array_equal, got, true)
+
+
+@pytest.mark.parametrize("name", LINEN)
+def test_a_module_has_the_numbers_of_linens(name):
+    linen, x = MODULES[name], inputs(name)
+    variables = init(linen, *x)
+    module = AsLinen(linen).make(*x, rngs=nnx.Rngs(0))
+    load(module, variables)
+    assert_same(from_nnx(module), {k: v for k, v in variables.items() if v})
+    np.testing.assert_allclose(module(*x), apply(linen, variables, *x), **CLOSE)
+
+
+def test_a_cache_and_a_center_go_over_too():
+    linen = LSHSelfAttention(2, route=routes.LSH(num_buckets=2, chunk_size=4, centering="learned"))
+    x = inputs("lsh")[0]
+    variables = init(linen, x, decode=True)
+    _, moved = linen.apply(variables, x[:, :3], decode=True, mutable=["cache"])
+    variables |= moved
+    module = attnlab.nnx.LSHSelfAttention(2, x.shape[-1], route=linen.route, rngs=nnx.Rngs(0))
+    module.init_cache(x.shape)
+    load(module, variables)
+    assert_same(from_nnx(module), variables)
+    true, _ = linen.apply(variables, x[:, 3:], decode=True, mutable=["cache"])
+    np.testing.assert_allclose(module(x[:, 3:], decode=True), true, **CLOSE)
+
+
+def test_flaxs_own_modules_of_both_kinds_have_the_same_parameters():
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 12)), jnp.float32)
+    variables = init(nn.MultiHeadDotProductAttention(3), x)
+    theirs, ours = (
+        kind(3, 12, decode=False, rngs=nnx.Rngs(seed))
+        for seed, kind in enumerate((nnx.MultiHeadAttention, attnlab.nnx.MultiHeadAttention))
+    )
+    mask = nn.make_causal_mask(x[..., 0])
+    true = nn.MultiHeadDotProductAttention(3).apply(variables, x, mask=mask)
+    for module in (theirs, ours):
+        load(module, variables)
+        np.testing.assert_allclose(module(x, mask=mask), true, rtol=1e-5, atol=1e-6)
+        assert_same(from_nnx(module), variables)
+    np.testing.assert_allclose(
+        MultiHeadAttention(3).apply(from_nnx(theirs), x, mask=masks.Causal()), true, **CLOSE
+    )
+
+
+SIZES = {"num_layers": 1, "width": 12, "hidden": 17, "num_heads": 3, "max_length": 8}
+TOKENS = jnp.asarray([[1, 7, 8, 9, 2, 5]])
+MODELS = {
+    "transformer": (Transformer(TransformerConfig(11, **SIZES)), (TOKENS, TOKENS)),
+    "reformer": (Reformer(TransformerConfig(11, positions="learned", **SIZES)), (TOKENS,)),
+    "bert": (Bert(TransformerConfig.bert(11, **SIZES)), (TOKENS,)),
+}
+
+
+@pytest.mark.parametrize("name", daily(MODELS, "transformer"))
+def test_a_model_behind_flaxs_bridge_takes_its_parameters(name):
+    model, x = MODELS[name]
+    variables = {"params": init(model, *x, deterministic=True)["params"]}
+    assert_same(from_nnx(to_nnx(variables)), variables)
+    module = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(*x, deterministic=True)
+    load(module, variables)
+    true = model.apply(variables, *x, deterministic=True)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
+        module(*x, deterministic=True),
+        true,
+    )
+
+
+def test_what_does_not_fit_changes_nothing():
+    """The lines that say what does not are on the page of refusals."""
+    module = attnlab.nnx.MultiHeadAttention(3, 12, rngs=nnx.Rngs(0))
+    params = from_nnx(module)["params"]
+    wrong = {
+        "query": jax.tree.map(jnp.ones_like, params["query"]),
+        "out": params["out"] | {"kernel": np.ones(3)},
+    }
+    with pytest.raises(ValueError, match="out/kernel of this MultiHeadAttention has the shape"):
+        load(module, {"params": params | wrong})
+    assert_same(from_nnx(module)["params"], params)
