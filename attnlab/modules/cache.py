@@ -85,6 +85,12 @@ def append_to_cache(
     for name, x in new.items():
         what = name.removeprefix("cached_") + "s"
         fit(f"cached {what}: *B S K H", cached[name], f"new {what}: *B T K H", x, remedy=remedy)
+        most, count = cached[name].shape[-3], x.shape[-3]
+        require(
+            count <= most,
+            f"a call has no more tokens than the cache holds, {most}; got {count} (make the cache"
+            " as long as the sequence will be)",
+        )
         cached[name] = jax.lax.dynamic_update_slice_in_dim(
             cached[name], x.astype(cached[name].dtype), before, x.ndim - 3
         )

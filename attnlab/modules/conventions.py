@@ -184,8 +184,8 @@ def as_query_key_value(module: Any, query, key, value) -> tuple[jax.Array, jax.A
     key = query if key is None else key
     value = key if value is None else value
     query, key, value = as_array("query", query), as_array("key", key), as_array("value", value)
-    for name, x in (("query", query), ("key", key), ("value", value)):
-        fit(f"{name}: *B L D", x)
+    remedy = "one query an example is query[:, None]"
+    fit("query: *B T Dq", query, "key: *B S Dk", key, "value: *B S Dv", value, remedy=remedy)
     dtype = module.dtype
     if dtype is None:  # that of all projections, so that what is not projected has it too
         dtype = jnp.result_type(query, key, value, module.param_dtype)
