@@ -81,7 +81,8 @@ def test_masks_of_0_and_1(kind):
     for dtype in (jnp.float32, jnp.int32):
         np.testing.assert_allclose(run(causal.astype(dtype)), true, **CLOSE)
         np.testing.assert_allclose(module.apply(variables, x, mask=causal), true, **CLOSE)
-    assert np.isnan(run(added)).all(), "what is added would be read as its contrary"
+    for other in (added, 0.5 * causal):
+        assert np.isnan(run(other)).all(), "what is added would be read as its contrary"
     with pytest.raises(ValueError, match="must be of 0 and 1.*additive terms go to bias="):
         module.apply(variables, x, mask=added)
 
