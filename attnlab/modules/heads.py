@@ -86,8 +86,6 @@ class MultiHead(AttentionBase):
         self.require_route(cross=cross, decode=decode)
         mask, fits = read_mask(mask)
         mask = masks.combine(masks.Causal() if is_causal else None, self.make_mask(mask))
-        if decode and not cross:
-            fits = jnp.logical_and(fits, _begins_at_zero(mask))
         query, key, value = as_query_key_value(self, query, key, value)
         q_offset = tokens_before(host, query.shape[-2]) if decode else 0
         dropout = dropout_options(self, host, deterministic, key=dropout_rng)
@@ -265,22 +263,6 @@ class MultiHead(AttentionBase):
         if self.rotary is True:
             return positions.rotary(x, places)
         return positions.rotary(x, places, max_wavelength=as_number("rotary", self.rotary))
-
-
-def _begins_at_zero(mask: masks.Mask | None) -> ArrayLike:
-    """Whether a mask is of the whole sequence, as a module that decodes counts in it.
-
-    Raises:
-      ValueError: it is not, as far as that is known while tracing.
-    """
-    first = masks.first_position(mask)
-    known = as_int(first)
-    require(
-        known in (0, None),
-        "a module that decodes counts the tokens of its cache, and takes the mask of the whole"
-        f" sequence at every step; got one whose queries begin at {known} (give masks.Causal())",
-    )
-    return jnp.all(jnp.asarray(first) == 0)
 
 
 class SelfHashed(MultiHead):
