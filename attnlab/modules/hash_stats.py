@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from attnlab.core.checks import require
 from attnlab.modules.conventions import Host
 from attnlab.ops.lsh.inputs import read_mask
 from attnlab.ops.routes import Route
@@ -52,9 +53,17 @@ def learned_center(host: Host, x: jax.Array, mask: Any, *, training: bool) -> ja
       x: vectors to be averaged, [*B, L, N, H].
       mask: mask whose valid keys count.
       training: whether the center may move.
+
+    Raises:
+      ValueError: there is no center, and none may be made.
     """
     before = host.get_variable("hash_stats", "center")
     if before is None:
+        require(
+            host.is_mutable_collection("hash_stats"),
+            'the learned center is in the collection "hash_stats"; got variables without it (give'
+            " all that init made, not the parameters alone)",
+        )
         before = jnp.zeros(x.shape[-2:], jnp.float32)
         host.put_variable("hash_stats", "center", before)
     moves = training and host.is_mutable_collection("hash_stats")
