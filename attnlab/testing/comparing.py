@@ -1,4 +1,4 @@
-"""What attentions and models share: a contract's answer, and when two numbers are equal."""
+"""A contract's answer, and when two numbers are equal: of attentions and of models."""
 
 from __future__ import annotations
 

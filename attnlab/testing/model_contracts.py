@@ -74,7 +74,7 @@ def _find_cause(model: Model, base: Any, changed: Any, cut: int) -> Broken | Non
 
 
 def _show_move(model: Model, base: Any, other: Any, before: Any, after: Any, apart: Any) -> Broken:
-    i, v = (int(x) for x in np.unravel_index(np.argmax(apart), apart.shape))
+    i, v = np.unravel_index(np.argmax(apart), apart.shape)
     first, *more = np.flatnonzero(base != other).tolist()
     others = f", and {len(more)} later ones were others" if more else ""
     return Broken(
@@ -102,7 +102,7 @@ def dependence(model: Model, seed: int = 0) -> Broken | None:
     later = np.triu(size, 1)
     if later.max() <= 8 * 2.0**-24 * size.max():  # what rounding leaves, as in a Fourier transform
         return None
-    i, j = (int(x) for x in np.unravel_index(np.argmax(later), later.shape))
+    i, j = np.unravel_index(np.argmax(later), later.shape)
     return Broken(
         f"the gradient of logits[0, {i}] by token {j} of {length} is {later[i, j]:.3g}, not 0; that"
         f" by token {i} is {size[i, i]:.3g}"
@@ -137,14 +137,14 @@ def padding(model: Model, seed: int = 0) -> Broken | None:
         first = [np.argmax(row) for row in is_ours]
         whole = np.stack([np.roll(row, n) for row, n in zip(tokens, first, strict=True)])
         wanted = np.stack([np.roll(row, n, 0) for row, n in zip(alone, first, strict=True)])
-        zeros, lasts = (
-            model(np.where(is_ours, whole, filled), mask=is_ours) * is_ours[..., None]
-            for filled in (0, model.vocab_size - 1)
-        )
+        is_seen = is_ours[..., None]
+        last = model.vocab_size - 1
+        zeros = model(np.where(is_ours, whole, 0), mask=is_ours) * is_seen
+        lasts = model(np.where(is_ours, whole, last), mask=is_ours) * is_seen
         what = f"with padding {side}, by position"
-        if broken := _compare(what, zeros, wanted * is_ours[..., None], model.tolerance):
+        if broken := _compare(what, zeros, wanted * is_seen, model.tolerance):
             return broken
-        what = f"with tokens {model.vocab_size - 1} and not 0 as padding {side}"
+        what = f"with tokens {last} and not 0 as padding {side}"
         if broken := _compare(what, lasts, zeros, model.floor):
             return broken
     return None

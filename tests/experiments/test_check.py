@@ -105,9 +105,10 @@ AUDIT = group(map(json.loads, KEPT.read_text().splitlines()), lambda row: row["m
 
 def is_here(about):
     """Whether it is installed in the version that was audited; a wheel's "+cpu" is no other."""
-    versions = AUDIT[about["call"]][0]["environment"]["versions"], provenance.versions([*PACKAGES])
-    kept, here = (version[about["package"]].partition("+")[0] for version in versions)
-    return kept == here
+    package = about["package"]
+    kept = AUDIT[about["call"]][0]["environment"]["versions"][package]
+    here = provenance.versions([*PACKAGES])[package]
+    return kept.partition("+")[0] == here.partition("+")[0]
 
 
 PACKAGES = {about["package"] for about in PUBLIC}

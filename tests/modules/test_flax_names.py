@@ -51,10 +51,8 @@ def test_a_model_of_linen_has_the_same_parameters_and_numbers_to_begin_with():
 
 def test_a_model_of_nnx_has_the_same_parameters_and_numbers_to_begin_with():
     x, mask = sequence(), nn.make_causal_mask(jnp.ones((B, T)))
-    theirs, ours = (
-        kind(in_features=D, rngs=nnx.Rngs(0), **WORDS)
-        for kind in (nnx.MultiHeadAttention, attnlab.nnx.MultiHeadAttention)
-    )
+    theirs = nnx.MultiHeadAttention(in_features=D, rngs=nnx.Rngs(0), **WORDS)
+    ours = attnlab.nnx.MultiHeadAttention(in_features=D, rngs=nnx.Rngs(0), **WORDS)
     for name in ("query", "key", "value", "out"):
         for leaf in ("kernel", "bias"):
             of_both = (getattr(getattr(module, name), leaf)[...] for module in (theirs, ours))

@@ -51,10 +51,8 @@ def test_a_cache_and_a_center_go_over_too():
 def test_flaxs_own_modules_of_both_kinds_have_the_same_parameters():
     x = jnp.asarray(np.random.default_rng(0).normal(size=(2, 5, 12)), jnp.float32)
     variables = init(nn.MultiHeadDotProductAttention(3), x)
-    theirs, ours = (
-        kind(3, 12, decode=False, rngs=nnx.Rngs(seed))
-        for seed, kind in enumerate((nnx.MultiHeadAttention, attnlab.nnx.MultiHeadAttention))
-    )
+    theirs = nnx.MultiHeadAttention(3, 12, decode=False, rngs=nnx.Rngs(0))
+    ours = attnlab.nnx.MultiHeadAttention(3, 12, decode=False, rngs=nnx.Rngs(1))
     mask = nn.make_causal_mask(x[..., 0])
     true = nn.MultiHeadDotProductAttention(3).apply(variables, x, mask=mask)
     for module in (theirs, ours):

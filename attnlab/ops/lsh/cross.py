@@ -195,10 +195,8 @@ def _visibility(
     def ones_unless_given(valid, size):
         return jnp.ones((batch, size), bool) if valid is None else valid
 
-    valid, q_valid = (
-        ones_unless_given(seen.valid, num_keys),
-        ones_unless_given(seen.q_valid, num_queries),
-    )
+    valid = ones_unless_given(seen.valid, num_keys)
+    q_valid = ones_unless_given(seen.q_valid, num_queries)
     if seen.causal:
         positions = jnp.broadcast_to(jnp.arange(num_queries), q_valid.shape)
         # [B, T]; below 0 there is no key before the query, from S on all of them.
