@@ -10,10 +10,11 @@ P_ij = exp(s_ij − lse_i), as FlashAttention does over key blocks; what a permu
 inverse gathers back, so no gradient is scattered.
 
 Every sum over keys is one matrix product over all visited chunks, none is split at a chunk border:
-the order of summation is that of the slots wherever the borders fall, which is what keeps the past
-bit for bit the same when the future changes, on CPUs with AVX-512; with AVX2 alone the products of
-some rows of a tile round otherwise. Hence also tiles with the queries last: with the keys
-last XLA:CPU takes a faster product that at some widths adds keys up in pairs, wherever they begin.
+the order of summation is that of the slots wherever the borders fall. This is what keeps the past
+bit for bit the same when the future changes: on CPUs with AVX-512, and up to 256 keys a query
+(causal chunks of 128). With more keys, or with AVX2 alone, some products add up in blocks, which
+moves the past by a rounding. Hence also tiles with the queries last: with the keys last XLA:CPU
+takes a faster product that at some widths adds keys up in pairs, wherever they begin.
 
 The named scopes lsh_hash, lsh_sort, lsh_gather, lsh_attend and lsh_merge are what a profile shows.
 """
@@ -32,6 +33,7 @@ from attnlab.ops.lsh.order import Geometry, Order, take
 from attnlab.ops.lsh.rows import (
     CallSettings,
     Row,
+    Tiling,
     at,
     keep_weights,
     map_rows,
@@ -87,10 +89,9 @@ def attend_some_rounds(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
 def _attend(settings, count, q, k, v, scale, order, seeds, first):
-    def row(index, chunks_at_once, on_cpu):
-        del on_cpu
+    def row(index, tiling):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
-        out, lse = _attend_row(settings, selected, first + _indices(count), chunks_at_once)
+        out, lse = _attend_row(settings, selected, first + _indices(count), tiling)
         # A row at a time: of all rows it would be a copy of the context, and of the cotangent.
         return multiply_or_zero(out, selected.order.factor), lse
 
@@ -106,7 +107,7 @@ def _backward_rule(settings, count, residuals, g):
     (q, k, v, scale, order, seeds, first), (context, lse) = residuals
     g, g_lse = g
 
-    def row(index, chunks_at_once, on_cpu):
+    def row(index, tiling):
         selected = select_row(settings, q, k, v, scale, order, seeds, index)
         # [L, D] each, δ [L]. The gradient of lse itself is taken off δ, since ∂lse/∂s = P.
         g_row = multiply_or_zero(row_of(g, index), selected.order.factor)
@@ -120,10 +121,7 @@ def _backward_rule(settings, count, residuals, g):
             g_row,
             at(lse, index),
             delta,
-            chunks_at_once,
-            # 64 + 64 fill the 128 lanes of a TPU, to which each alone is padded; a CPU would only
-            # copy once more.
-            together=not on_cpu,
+            tiling,
         )
         # [S, H]: through the normalization of the keys, of which dk is the gradient after it.
         raw_keys = selected.q if k is None else row_of(k, index)
@@ -144,10 +142,11 @@ def _indices(count: int) -> jax.Array:
     return jnp.arange(count, dtype=jnp.int32)
 
 
-def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, chunks_at_once: int):
+def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, tiling: Tiling):
     """One row, rounds `indices`: context [L, D] and log-sum-exp [L], MASKED / 2 where alone."""
     length, width = row.q.shape[0], row.v.shape[1]
     slots, chunk = row.order.token.shape[1], settings.geometry.chunk_size
+    chunks_at_once = _chunks_at_once(slots // chunk, tiling)
     dtype = jnp.promote_types(row.q.dtype, jnp.float32)
 
     @jax.named_scope("lsh_merge")
@@ -172,8 +171,7 @@ def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, chunks_at_
             out = settings.einsum("ckq,ckd->cqd", weights.astype(row.v.dtype), tile.v)
             return _write(buffers, (out, total, largest), c0 * chunk)
 
-        tiles = _num_tiles(slots // chunk, chunks_at_once)
-        buffers = lax.fori_loop(0, tiles, one_tile, buffers)
+        buffers = lax.fori_loop(0, tiling.tiles, one_tile, buffers, unroll=tiling.side_by_side)
         # Back into the order of positions: [slots, …] to [T, …], each query from its own slot.
         slot = row.order.slot[r]
         out, total, largest = buffers
@@ -207,16 +205,15 @@ def _attend_row(settings: CallSettings, row: Row, indices: jax.Array, chunks_at_
     return context.astype(row.v.dtype), lse
 
 
-def _attend_row_vjp(
-    settings: CallSettings, row: Row, indices, g, lse, delta, chunks_at_once: int, *, together: bool
-):
-    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D].
-
-    `together` holds those of k and v side by side.
-    """
+def _attend_row_vjp(settings: CallSettings, row: Row, indices, g, lse, delta, tiling: Tiling):
+    """One row: the gradients of its q, k and v, [T, H], [S, H] and [S, D]."""
     geometry, order = settings.geometry, row.order
     (num_queries, width), (num_keys, value_width) = row.q.shape, row.v.shape
     slots, chunk = order.token.shape[1], geometry.chunk_size
+    chunks_at_once = _chunks_at_once(slots // chunk, tiling)
+    # Gradients of k and v side by side: 64 + 64 fill the 128 lanes of a TPU, to which each alone is
+    # padded; a CPU would only copy once more.
+    together = not tiling.on_cpu
     alone = lse <= MASKED / 2
     # e^{s − lse} with an lse of 1e30 is 0, whatever the logit.
     lse = jnp.where(alone, -MASKED, lse)  # the weights are then zero
@@ -253,7 +250,7 @@ def _attend_row_vjp(
             by_query, by_key = buffers
             by_query = _write(by_query, dq, c0 * chunk)
             parts = (jnp.concatenate([dk, dv], axis=-1),) if together else (dk, dv)
-            # The last tile was moved back: what an earlier tile has added is not added twice.
+            # The last tiles were moved back: what an earlier tile has added is not added twice.
             done = c0 + jnp.arange(chunks_at_once) < i * chunks_at_once
             new = tuple(jnp.where(done[:, None, None], 0, x) for x in parts)
             if order.keys is not None:
@@ -264,8 +261,10 @@ def _attend_row_vjp(
         # In order, the first visit of a chunk writes; anywhere, all visits add, so they begin at 0.
         if order.keys is not None:  # added to wherever they are, not in order
             by_key = jax.tree.map(jnp.zeros_like, by_key)
-        tiles = _num_tiles(slots // chunk, chunks_at_once)
-        by_query, by_key = lax.fori_loop(0, tiles, one_tile, (by_query, by_key))
+        buffers = by_query, by_key
+        by_query, by_key = lax.fori_loop(
+            0, tiling.tiles, one_tile, buffers, unroll=tiling.side_by_side
+        )
         # A gather by the inverse permutation, where autodiff would scatter: [slots, H] to [T, H].
         d_queries += take(by_query, order.slot[r])
         # [S]: row of by_key at which each key stands.
@@ -348,12 +347,12 @@ def _add_to_chunks(buffers, parts, home, geometry: Geometry):
     return jax.tree.map(add, buffers, parts)
 
 
-def _num_tiles(num_chunks, chunks_at_once):
-    return -(-num_chunks // chunks_at_once)
+def _chunks_at_once(num_chunks, tiling: Tiling):
+    return -(-num_chunks // tiling.tiles)
 
 
 def _first_chunk(i, chunks_at_once, num_chunks):
-    """The last tile is moved back to end with the sequence: chunks computed and written twice."""
+    """The last tiles are moved back to end with the sequence: chunks computed and written twice."""
     return jnp.minimum(jnp.asarray(i, jnp.int32) * chunks_at_once, num_chunks - chunks_at_once)
 
 

@@ -27,6 +27,7 @@ __all__ = [
     "CallSettings",
     "Operands",
     "Row",
+    "Tiling",
     "at",
     "count_known_rows",
     "heads_inside",
@@ -45,6 +46,9 @@ __all__ = [
 # Weights in a tile: on a CPU a tile stays in the cache, and is large enough for several threads;
 # elsewhere one tile should fill the device, over all rows together.
 _TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**24
+# XLA:CPU runs many small products on one core each, and independent ones of a loop body side by
+# side. Fewer or more tiles in a body, of this size or another, were slower.
+_TILES_SIDE_BY_SIDE = 4
 _TOKENS_TOGETHER = 2**16  # in rows that an accelerator computes together
 
 
@@ -271,14 +275,28 @@ def map_together(row: Callable[[jax.Array], Any], batch: int, heads: int, at_onc
     return jax.tree.map(lambda x: heads_inside(x, batch), rows)
 
 
+class Tiling(NamedTuple):
+    """How the chunks of a round are divided, one by one or some tiles at a time.
+
+    Attributes:
+      tiles: number of tiles, each of ⌈chunks / tiles⌉ chunks.
+      side_by_side: number of tiles that the body of the loop computes, a divisor of `tiles`.
+      on_cpu: whether it is for a CPU.
+    """
+
+    tiles: int
+    side_by_side: int
+    on_cpu: bool
+
+
 def map_rows(
-    row: Callable[[jax.Array, int, bool], Any], settings: CallSettings, order: Order, batch: int
+    row: Callable[[jax.Array, Tiling], Any], settings: CallSettings, order: Order, batch: int
 ) -> Any:
     """Computes all rows.
 
     Args:
-      row: function of the row's index, the number of chunks to put into a tile, and whether it is
-        for a CPU; returns arrays of [L] or [L, width].
+      row: function of the row's index and of how to divide it; returns arrays of [L] or
+        [L, width].
       settings: static settings of the call.
       order: sorted order of all rounds.
       batch: number of examples, B.
@@ -290,15 +308,19 @@ def map_rows(
     heads, chunk = num_rows // batch, settings.geometry.chunk_size
     at_once = settings.rows_at_once
     # Traced once for its shapes and the loop.
-    row = jax.jit(row, static_argnums=(1, 2), inline=True)
+    row = jax.jit(row, static_argnums=1, inline=True)
 
-    def chunks_at_once(weights):
-        return max(1, min(slots // chunk, weights // (settings.geometry.span * chunk * chunk)))
+    def count_tiles(weights):
+        chunks_at_once = max(1, weights // (settings.geometry.span * chunk * chunk))
+        return -(-slots // (chunk * chunks_at_once))
 
     def one_by_one():
-        size = chunks_at_once(_TILE_ON_CPU)
+        tiles = count_tiles(_TILE_ON_CPU)
+        side_by_side = _TILES_SIDE_BY_SIDE if tiles > 1 else 1
+        turns = -(-tiles // side_by_side)
+        tiling = Tiling(turns * side_by_side, side_by_side, on_cpu=True)
         # [L] or [L, width] each
-        shapes = jax.eval_shape(lambda i: row(i, size, True), jnp.int32(0))
+        shapes = jax.eval_shape(lambda i: row(i, tiling), jnp.int32(0))
 
         def write(all_rows, of_row, index):
             if of_row.ndim == 1:
@@ -308,7 +330,7 @@ def map_rows(
 
         def next_row(index, all_rows):
             index = jnp.asarray(index, jnp.int32)
-            return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, size, True))
+            return jax.tree.map(lambda x, y: write(x, y, index), all_rows, row(index, tiling))
 
         # [B·N, L] or [B, L, N, width]: written where they belong, because stacking them first would
         # copy everything once more.
@@ -323,8 +345,9 @@ def map_rows(
     def together():
         known_rows = count_known_rows(batch, heads)
         size_of_batch = at_once or largest_divisor(known_rows, _TOKENS_TOGETHER // slots)
-        size = chunks_at_once(_TILE_ELSEWHERE // min(known_rows, size_of_batch))
-        return map_together(lambda i: row(i, size, False), batch, heads, size_of_batch)
+        tiles = count_tiles(_TILE_ELSEWHERE // min(known_rows, size_of_batch))
+        tiling = Tiling(tiles, 1, on_cpu=False)
+        return map_together(lambda i: row(i, tiling), batch, heads, size_of_batch)
 
     if at_once is not None:
         return together()

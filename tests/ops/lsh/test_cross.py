@@ -203,7 +203,7 @@ def test_knobs_change_no_number(x64, monkeypatch):
     in_turns = functools.partial(ours, rows_at_once=3)
     densely = functools.partial(ours, implementation="dense")
     runs = [value_and_gradients(f, q, k, v) for f in (ours, in_turns, densely)]
-    # 5 of the 14 query chunks in a tile: the last one is moved back over chunks already computed.
+    # 4 of the 14 query chunks in a tile: the last one is moved back over chunks already computed.
     monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * 3 * CHUNK**2)
     for got in (*runs, value_and_gradients(tiled, q, k, v)):
         for x, y in zip(got, wanted, strict=True):

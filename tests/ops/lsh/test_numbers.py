@@ -93,10 +93,13 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
 def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(
     x64, monkeypatch, options, span, rows_at_once
 ):
-    """Of 12 chunks of 2 queries 5 in a tile, row by row or two rows together."""
-    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * span * 2 * 2)
+    """Of 11 chunks of 2 queries 4 in a tile, two rows together; row by row 2 in each of 8 tiles.
+
+    The sixth of these 8 repeats one chunk, the two behind it repeat both of theirs.
+    """
+    monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 2 * span * 2 * 2)
     monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ELSEWHERE", 2 * 5 * span * 2 * 2)
-    qk, v, buckets = inputs()
+    qk, v, buckets = inputs(length=22)
     given = {"chunk_size": 2, "causal": options is STRICT}
     times = counts_of(buckets, options, **given)
     times = np.minimum(times, 1) if options.union else times
