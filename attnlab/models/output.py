@@ -9,9 +9,10 @@ import flax.struct
 import jax
 import jax.numpy as jnp
 
+from attnlab.devices import platforms
 from attnlab.modules.conventions import Initializer, lecun_normal
 
-__all__ = ["DeferredLogits", "Logits", "wide_product"]
+__all__ = ["DeferredLogits", "Logits", "product", "wide_product"]
 
 
 @flax.struct.dataclass
@@ -79,7 +80,22 @@ class Logits(nn.Module):
         )(x)
 
 
-def wide_product(x: jax.Array, y: jax.Array, *args: Any, **options: Any) -> jax.Array:
-    """`jax.lax.dot_general`, summed and returned in at least float32, as logits are."""
+def product(x: jax.Array, kernel: jax.Array, axes: Any, *args: Any, **options: Any) -> jax.Array:
+    """`jax.lax.dot_general` of x [..., D] and a kernel [D, F], as a layer of Flax calls it.
+
+    On a CPU of one device the rows are put in one axis first: to sum a kernel's gradient over two
+    axes XLA:CPU copies x. On several devices one axis of two could not stay divided.
+    """
+    if platforms.current().name != "cpu" or jax.device_count() > 1:
+        return jax.lax.dot_general(x, kernel, axes, *args, **options)
+    # [..., D] to [rows, D], and back
+    rows = x.reshape(-1, x.shape[-1])
+    axes = ((1,), (0,)), ((), ())
+    out = jax.lax.dot_general(rows, kernel, axes, *args, **options)
+    return out.reshape(*x.shape[:-1], kernel.shape[1])
+
+
+def wide_product(x: jax.Array, kernel: jax.Array, *args: Any, **options: Any) -> jax.Array:
+    """`product`, summed and returned in at least float32, as logits are."""
     options["preferred_element_type"] = jnp.promote_types(x.dtype, jnp.float32)
-    return jax.lax.dot_general(x, y, *args, **options)
+    return product(x, kernel, *args, **options)

@@ -18,7 +18,7 @@ from attnlab.core.shapes import fit
 from attnlab.core.tokens import rows_of
 from attnlab.devices.split import gathered
 from attnlab.models.chunks import in_chunks
-from attnlab.models.output import DeferredLogits, wide_product
+from attnlab.models.output import DeferredLogits, product, wide_product
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import tokens_before
 
@@ -223,7 +223,7 @@ def dense(
         dtype=config.dtype,
         param_dtype=config.param_dtype,
         kernel_init=config.kernel_init,
-        dot_general=wide_product if makes_logits else None,
+        dot_general=wide_product if makes_logits else product,
         name=name,
     )
 
