@@ -23,32 +23,25 @@ __all__ = [
     "Learned",
     "SampledChoice",
     "SourceCache",
-    "TYPES",
     "make_score",
 ]
 
 
+# Flax's registry says which type of variable stands for a collection of Linen's, here and in
+# `nnx.bridge.ToNNX`, in which the models are.
+@nnx.register_variable_name("static", overwrite=True)
 class SourceCache(nnx.Cache):
     """Keys and values of another sequence, which the first call that decodes projects."""
 
 
+@nnx.register_variable_name("hash_stats", overwrite=True)
 class HashStats(nnx.Variable):
     """The learned center of a route that hashes."""
 
 
+@nnx.register_variable_name("choice", overwrite=True)
 class SampledChoice(nnx.Intermediate):
     """What REINFORCE needs of a sample: `log_prob` and `entropy`, [*B, T, N]."""
-
-
-#: Linen's collections, and the types of the variables that stand for them.
-TYPES: dict[str, type[nnx.Variable]] = {
-    "params": nnx.Param,
-    "cache": nnx.Cache,
-    "static": SourceCache,
-    "hash_stats": HashStats,
-    "intermediates": nnx.Intermediate,
-    "choice": SampledChoice,
-}
 
 
 class Learned(nnx.Module):
@@ -255,7 +248,7 @@ class Call:
         """Sets the module's variable."""
         variable = getattr(self.module, name, None)
         if variable is None:
-            setattr(self.module, name, TYPES[collection](value))
+            setattr(self.module, name, nnx.variable_type_from_name(collection)(value))
         else:
             variable.set_value(value)
 
@@ -263,4 +256,4 @@ class Call:
         """Keeps weights as Flax does; a choice where `nnx.capture` looks for it."""
         if collection == "choice" and not hasattr(self.module, "__captures__"):
             return False
-        return self.module.sow(TYPES[collection], name, value)
+        return self.module.sow(nnx.variable_type_from_name(collection), name, value)
