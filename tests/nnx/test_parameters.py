@@ -10,7 +10,7 @@ from flax import nnx
 import attnlab.nnx
 from attnlab import LSHSelfAttention, MultiHeadAttention, masks, routes
 from attnlab.models import Bert, Reformer, Transformer, TransformerConfig
-from attnlab.nnx import from_nnx, load, to_nnx
+from attnlab.nnx import from_nnx, load
 from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import LINEN, MODULES, inputs
