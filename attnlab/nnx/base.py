@@ -78,6 +78,9 @@ def as_parameters(made: Any) -> Any:
 class AttentionModule(AttentionBase, nnx.Module):
     """What every module here is: the fields of Linen's module as attributes, and the parameters.
 
+    Initializers are no attributes: as functions that are equal to themselves alone, they would make
+    two modules of one definition differ, so that `jit` compiles for each.
+
     Attributes:
       linen: Linen's module of the same name, which says the fields, their defaults and checks.
     """
@@ -89,9 +92,13 @@ class AttentionModule(AttentionBase, nnx.Module):
     logical_axes: bool
     dropout_rate: Any
     route: Route
+    kernel_init: Any = None
+    bias_init: Any = None
+    out_kernel_init: Any = None
+    out_bias_init: Any = None
 
     def set_fields(self, *sizes: int, rngs: nnx.Rngs, keep_rngs: bool, **fields: Any) -> Any:
-        """Sets the fields as attributes, but for those that hold arrays, and `rngs`.
+        """Sets `rngs`, and the fields as attributes but for initializers and what holds arrays.
 
         Returns:
           Linen's module that has all of them.
@@ -99,8 +106,10 @@ class AttentionModule(AttentionBase, nnx.Module):
         given = self.linen(*sizes, parent=None, **fields)
         require_module_sizes(given)
         for field in dataclasses.fields(given):
-            if field.init and field.name not in ("parent", "name", "score", "position_bias"):
-                setattr(self, field.name, getattr(given, field.name))
+            name = field.name
+            kept = name not in ("parent", "name", "score", "position_bias")
+            if field.init and kept and not name.endswith("_init"):
+                setattr(self, name, getattr(given, name))
         streams = [name for name in self._streams() if name != "hash" or name in rngs]
         own = {name: rngs[name]() for name in streams if keep_rngs}
         self.rngs = nnx.Rngs(**own) if own else None
