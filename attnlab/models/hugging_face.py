@@ -6,16 +6,27 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from attnlab.core.checks import require
 from attnlab.models.transformer.config import TransformerConfig
 
-__all__ = ["ACTIVATIONS", "Weights", "changed_config"]
+__all__ = [
+    "ACTIVATIONS",
+    "Place",
+    "changed_config",
+    "dense",
+    "matrix",
+    "norm",
+    "read",
+    "table",
+    "write",
+]
 
 ACTIVATIONS = {
     "relu": nn.relu,
@@ -54,63 +65,112 @@ def _rename(old: re.Match[str]) -> str:
     return {"gamma": "weight", "beta": "bias"}[old[0]]
 
 
-class Weights:
-    """Takes arrays of a state by their names, and knows which were taken.
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where theirs hold one of our arrays.
 
-    Args:
-      weights: arrays by name, as `state_dict()` or a file has them; torch tensors of float32 or
-        float16 on the CPU are arrays too.
-      prefix: beginning of a name that may be missing.
-      dtype: dtype of what is taken.
+    Attributes:
+      name: name of the array there.
+      theirs: shape there.
+      ours: shape here.
+      turned: whether it is turned over there, as torch has its matrices.
+      reversed: whether its last axis here is in the opposite order there.
     """
 
-    def __init__(self, weights: Mapping[str, Any], prefix: str, dtype: Any):
-        self._given = {
-            _OLD.sub(_rename, name.removeprefix(prefix)): np.asarray(x)
-            for name, x in weights.items()
-        }
-        self._dtype = dtype
-        self._read: set[str] = set()
+    name: str
+    theirs: tuple[int, ...]
+    ours: tuple[int, ...]
+    turned: bool = False
+    reversed: bool = False
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._given
+    def read(self, x: np.ndarray) -> np.ndarray:
+        """Our array, of theirs."""
+        x = (x.T if self.turned else x).reshape(self.ours)
+        return x[..., ::-1] if self.reversed else x
 
-    def take(self, name: str, *axes: int | tuple[int, ...]) -> np.ndarray:
-        """An array turned over, as torch has its matrices; axes of several sizes are divided."""
-        self._read.add(name)
-        x = self._given[name]
-        sizes = [(size,) if isinstance(size, int) else size for size in axes]
-        wanted = [math.prod(part) for part in reversed(sizes)]
-        require(
-            [n for n in x.shape if n > 1] == [n for n in wanted if n > 1],
-            f"weights must be of this configuration; got {name!r} {x.shape}, not {wanted}",
-        )
-        return x.T.reshape(sum(sizes, ())).astype(self._dtype)
+    def write(self, x: np.ndarray) -> np.ndarray:
+        """Their array, of ours."""
+        x = x[..., ::-1] if self.reversed else x
+        if self.turned:
+            x = x.reshape(self.theirs[::-1]).T
+        return np.ascontiguousarray(x).reshape(self.theirs)
 
-    def table(self, name: str, rows: int, width: int) -> np.ndarray:
-        """A table that is read by rows, which `take` turns over."""
-        return self.take(name, width, rows).T
 
-    def dense(self, name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> dict[str, Any]:
-        """A matrix and its biases, of axes of their own."""
-        return {
-            "kernel": self.take(f"{name}.weight", inputs, outputs),
-            "bias": self.take(f"{name}.bias", outputs),
-        }
+def matrix(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Place:
+    """The place of a matrix; inputs and outputs are one axis each there."""
+    theirs = math.prod(outputs), math.prod(inputs)
+    return Place(name, theirs, inputs + outputs, turned=True)
 
-    def norm(self, name: str, width: int) -> dict[str, np.ndarray]:
-        """A LayerNorm."""
-        return {
-            "scale": self.take(f"{name}.weight", width),
-            "bias": self.take(f"{name}.bias", width),
-        }
 
-    def require_all_taken(self, *, but: Sequence[str] = ()) -> None:
-        """Refuses arrays that were not taken.
+def table(name: str, *shape: int) -> Place:
+    """The place of an array that is the same there, such as a table that is read by rows."""
+    return Place(name, shape, shape)
 
-        Args:
-          but: endings of the names of arrays that may be there.
-        """
-        left = sorted(set(self._given) - self._read)
-        left = [name for name in left if not name.endswith(tuple(but))]
-        require(not left, f"weights must be of this configuration; got {left[:3]} besides")
+
+def dense(name: str, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> dict[str, Place]:
+    """The places of a matrix and its biases."""
+    bias = Place(f"{name}.bias", (math.prod(outputs),), outputs)
+    return {"kernel": matrix(f"{name}.weight", inputs, outputs), "bias": bias}
+
+
+def norm(name: str, width: int) -> dict[str, Place]:
+    """The places of a LayerNorm's parameters."""
+    return {"scale": table(f"{name}.weight", width), "bias": table(f"{name}.bias", width)}
+
+
+def read(
+    places: Mapping[str, Any],
+    weights: Mapping[str, Any],
+    dtype: Any,
+    *,
+    prefix: str,
+    besides: tuple[str, ...] = (),
+) -> dict[str, Any]:
+    """Our parameters, of their weights.
+
+    Args:
+      places: place of each parameter, in dicts as the parameters are.
+      weights: arrays by name, as `state_dict()` or a file has them; torch tensors of float32 or
+        float16 on the CPU are arrays too.
+      dtype: dtype of our parameters.
+      prefix: beginning of a name that may be missing.
+      besides: endings of the names of arrays that may be there, and are not read.
+
+    Raises:
+      ValueError: an array is missing, of another shape, or has no place.
+    """
+    flat = {path: (x.name.removeprefix(prefix), x) for path, x in flatten_dict(places).items()}
+    shapes = {name: place.theirs for name, place in flat.values()}
+    given = {}
+    for name, x in weights.items():
+        name = _OLD.sub(_rename, name.removeprefix(prefix))
+        if name in shapes or not name.endswith(besides):
+            given[name] = np.asarray(x)
+    _require_fit("weights", shapes, given)
+    return unflatten_dict(
+        {path: place.read(given[name]).astype(dtype) for path, (name, place) in flat.items()}
+    )
+
+
+def write(places: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Their weights by name, of our parameters; the inverse of `read`.
+
+    Raises:
+      ValueError: a parameter is missing, of another shape, or has no place.
+    """
+    flat = flatten_dict(places, sep="/")
+    given = {name: np.asarray(x) for name, x in flatten_dict(nn.unbox(params), sep="/").items()}
+    _require_fit("parameters", {name: place.ours for name, place in flat.items()}, given)
+    return {place.name: place.write(given[name]) for name, place in flat.items()}
+
+
+def _require_fit(
+    what: str, shapes: Mapping[str, tuple[int, ...]], given: Mapping[str, np.ndarray]
+) -> None:
+    rule = f"{what} must be of this configuration"
+    missing = sorted(shapes.keys() - given.keys())
+    require(not missing, f"{rule}; got none of the names {missing[:3]}")
+    left = sorted(given.keys() - shapes.keys())
+    require(not left, f"{rule}; got {left[:3]} besides")
+    for name, x in given.items():
+        require(x.shape == shapes[name], f"{rule}; got {name!r} {x.shape}, not {shapes[name]}")

@@ -23,7 +23,8 @@ and of a route that samples a `SampledChoice`.
 What is checked, named and computed is written once, for both frameworks (`attnlab.modules.heads`
 and `one_head`). These modules are no Linen modules behind `nnx.bridge.ToNNX`: such a module has no
 parameters before it has seen inputs, no layers that another can stand in for, as LoRA does, and
-draws new random numbers with every call.
+draws new random numbers with every call. The models of `attnlab.models` are used so; `load` and
+`from_nnx` carry their variables as well.
 """
 
 from attnlab.nnx.base import HashStats, SampledChoice, SourceCache

@@ -23,32 +23,25 @@ __all__ = [
     "Learned",
     "SampledChoice",
     "SourceCache",
-    "TYPES",
     "make_score",
 ]
 
 
+# Flax's registry says which type of variable stands for a collection of Linen's, here and in
+# `nnx.bridge.ToNNX`, in which the models are.
+@nnx.register_variable_name("static", overwrite=True)
 class SourceCache(nnx.Cache):
     """Keys and values of another sequence, which the first call that decodes projects."""
 
 
+@nnx.register_variable_name("hash_stats", overwrite=True)
 class HashStats(nnx.Variable):
     """The learned center of a route that hashes."""
 
 
+@nnx.register_variable_name("choice", overwrite=True)
 class SampledChoice(nnx.Intermediate):
     """What REINFORCE needs of a sample: `log_prob` and `entropy`, [*B, T, N]."""
-
-
-#: Linen's collections, and the types of the variables that stand for them.
-TYPES: dict[str, type[nnx.Variable]] = {
-    "params": nnx.Param,
-    "cache": nnx.Cache,
-    "static": SourceCache,
-    "hash_stats": HashStats,
-    "intermediates": nnx.Intermediate,
-    "choice": SampledChoice,
-}
 
 
 class Learned(nnx.Module):
@@ -85,6 +78,9 @@ def as_parameters(made: Any) -> Any:
 class AttentionModule(AttentionBase, nnx.Module):
     """What every module here is: the fields of Linen's module as attributes, and the parameters.
 
+    Initializers are no attributes: as functions that are equal to themselves alone, they would make
+    two modules of one definition differ, so that `jit` compiles for each.
+
     Attributes:
       linen: Linen's module of the same name, which says the fields, their defaults and checks.
     """
@@ -96,9 +92,13 @@ class AttentionModule(AttentionBase, nnx.Module):
     logical_axes: bool
     dropout_rate: Any
     route: Route
+    kernel_init: Any = None
+    bias_init: Any = None
+    out_kernel_init: Any = None
+    out_bias_init: Any = None
 
     def set_fields(self, *sizes: int, rngs: nnx.Rngs, keep_rngs: bool, **fields: Any) -> Any:
-        """Sets the fields as attributes, but for those that hold arrays, and `rngs`.
+        """Sets `rngs`, and the fields as attributes but for initializers and what holds arrays.
 
         Returns:
           Linen's module that has all of them.
@@ -106,8 +106,10 @@ class AttentionModule(AttentionBase, nnx.Module):
         given = self.linen(*sizes, parent=None, **fields)
         require_module_sizes(given)
         for field in dataclasses.fields(given):
-            if field.init and field.name not in ("parent", "name", "score", "position_bias"):
-                setattr(self, field.name, getattr(given, field.name))
+            name = field.name
+            kept = name not in ("parent", "name", "score", "position_bias")
+            if field.init and kept and not name.endswith("_init"):
+                setattr(self, name, getattr(given, name))
         streams = [name for name in self._streams() if name != "hash" or name in rngs]
         own = {name: rngs[name]() for name in streams if keep_rngs}
         self.rngs = nnx.Rngs(**own) if own else None
@@ -255,7 +257,7 @@ class Call:
         """Sets the module's variable."""
         variable = getattr(self.module, name, None)
         if variable is None:
-            setattr(self.module, name, TYPES[collection](value))
+            setattr(self.module, name, nnx.variable_type_from_name(collection)(value))
         else:
             variable.set_value(value)
 
@@ -263,4 +265,4 @@ class Call:
         """Keeps weights as Flax does; a choice where `nnx.capture` looks for it."""
         if collection == "choice" and not hasattr(self.module, "__captures__"):
             return False
-        return self.module.sow(TYPES[collection], name, value)
+        return self.module.sow(nnx.variable_type_from_name(collection), name, value)

@@ -33,7 +33,9 @@ class MultiHeadAttention(MultiHead, AttentionModule):
     then take the next tokens, one or many at a time, and the mask and bias of the whole sequence.
     The result is that of the causal forward; past the end of the cache it is NaN. With `key=` the
     first call projects the keys of the source and keeps them, of the type `SourceCache`; later ones
-    look at `key` and `value` no more, until `init_cache` is called again.
+    look at `key` and `value` no more, until `init_cache` is called again. A module has one cache:
+    one that is called at two places of a model decodes as two modules that share their layers,
+    `second.query = first.query` and so on.
 
         >>> import jax.numpy as jnp
         >>> from flax import nnx
@@ -53,8 +55,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
       rngs: random numbers: "params" for the parameters, and where a call draws "dropout", "sample"
         or, if it has such a stream, "hash".
       keep_rngs: whether the module keeps streams of its own of these; else calls take `rngs=`.
-      **fields: fields of `attnlab.MultiHeadAttention`, attributes of this module too. A score or a
-        position_bias may be an `nnx.Module` of your own.
+      **fields: fields of `attnlab.MultiHeadAttention`, attributes of this module too, but for the
+        initializers. A score or a position_bias may be an `nnx.Module` of your own.
     """
 
     linen = multi_head.MultiHeadAttention
@@ -76,7 +78,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         value_features = key_features if in_value_features is None else in_value_features
         self.in_features = as_size("in_features", in_features)
         width, _ = self.head_widths(in_features)
-        layers = self.projections(in_features, key_features, value_features)
+        layers = given.projections(in_features, key_features, value_features)
         for name, projection in layers.items():
             setattr(self, name, self.make_linear(projection, rngs))
             norm = self.norm_of(name)

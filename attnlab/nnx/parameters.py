@@ -11,7 +11,6 @@ import jax.numpy as jnp
 from flax import nnx
 
 from attnlab.core.checks import require
-from attnlab.nnx.base import TYPES
 
 __all__ = ["from_nnx", "load", "to_nnx"]
 
@@ -29,12 +28,17 @@ def to_nnx(variables: Mapping[str, Any]) -> nnx.State:
     Raises:
       ValueError: a collection has no counterpart.
     """
-    unknown = sorted(set(variables) - set(TYPES))
-    require(not unknown, f"collections are {', '.join(TYPES)}; got {', '.join(unknown)}")
     made: Any = {}
     for collection, tree in nn.unbox(dict(variables)).items():
+        try:
+            kind = nnx.variable_type_from_name(collection)
+        except ValueError:
+            raise ValueError(
+                f"variables are of collections that Flax knows, such as params; got {collection!r}"
+                " (give all variables, {'params': …}, or nnx.register_variable_name)"
+            ) from None
         for path, x in _leaves(tree):
-            made[path] = TYPES[collection](x)
+            made[path] = kind(x)
     return nnx.from_flat_state(made)
 
 
@@ -47,12 +51,12 @@ def from_nnx(state: Any) -> dict[str, Any]:
     (1, 5, 6)
     """
     state = state if isinstance(state, nnx.State) else nnx.state(state)
-    names: dict[Any, str] = {kind: name for name, kind in TYPES.items()}
     variables: dict[str, Any] = {}
     for path, variable in nnx.to_flat_state(state):
-        name = names.get(getattr(variable, "type", None))
-        if name is None:
-            continue
+        kind = getattr(variable, "type", nnx.Variable)
+        if kind is nnx.Variable or issubclass(kind, nnx.RngState):
+            continue  # the arrays of a score, or random streams
+        name = nnx.variable_name_from_type(kind, allow_register=True)
         tree = variables.setdefault(name, {})
         for part in path[:-1]:
             tree = tree.setdefault(part, {})
@@ -64,7 +68,8 @@ def load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
     """Sets the parameters and other variables of an NNX module to those of Linen's.
 
     The module may be Flax's own too: `nnx.MultiHeadAttention` has the parameters of
-    `nn.MultiHeadDotProductAttention` and of `attnlab.MultiHeadAttention`.
+    `nn.MultiHeadDotProductAttention` and of `attnlab.MultiHeadAttention`, and `nnx.bridge.ToNNX`,
+    after `lazy_init`, those of the Linen module in it.
 
     Raises:
       ValueError: a parameter is missing or of another shape, or something is not used.

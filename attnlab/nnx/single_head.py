@@ -61,10 +61,9 @@ class _OneHead(AttentionModule):
         **fields: Any,
     ):
         given = self.set_fields(*sizes, rngs=rngs, keep_rngs=keep_rngs, **fields)
-        meeting: Any = self
         self.in_features = as_size("in_features", in_features)
         widths = in_features, in_features if in_kv_features is None else in_kv_features
-        layers = meeting.projections(*widths)
+        layers = given.projections(*widths)
         for name, projection in layers.items():
             setattr(self, name, self.make_linear(projection, rngs))
         if "key" in layers:  # both are projected to one width

@@ -6,7 +6,6 @@ from flax import nnx
 
 import attnlab.nnx
 from attnlab.nnx import SampledChoice
-from attnlab.nnx.base import TYPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +54,7 @@ class AsLinen:
         for collection, tree in variables.items():
             if collection != "params":
                 for name, x in tree.items():
-                    setattr(module, name, TYPES[collection](x))
+                    setattr(module, name, nnx.variable_type_from_name(collection)(x))
         sows = bool(mutable) and "intermediates" in mutable
         captured = SampledChoice if mutable and "choice" in mutable else nnx.Intermediate
 

@@ -10,7 +10,7 @@ from flax import nnx
 import attnlab.nnx
 from attnlab import LSHSelfAttention, MultiHeadAttention, masks, routes
 from attnlab.models import Bert, Reformer, Transformer, TransformerConfig
-from attnlab.nnx import from_nnx, load, to_nnx
+from attnlab.nnx import from_nnx, load
 from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import LINEN, MODULES, inputs
@@ -66,26 +66,47 @@ def test_flaxs_own_modules_of_both_kinds_have_the_same_parameters():
 
 SIZES = {"num_layers": 1, "width": 12, "hidden": 17, "num_heads": 3, "max_length": 8}
 TOKENS = jnp.asarray([[1, 7, 8, 9, 2, 5]])
+CENTERED = routes.LSH(num_buckets=2, chunk_size=4, centering="learned")
 MODELS = {
     "transformer": (Transformer(TransformerConfig(11, **SIZES)), (TOKENS, TOKENS)),
-    "reformer": (Reformer(TransformerConfig(11, positions="learned", **SIZES)), (TOKENS,)),
+    "reformer": (
+        Reformer(TransformerConfig(11, **SIZES), LSHSelfAttention(3, route=CENTERED)),
+        (TOKENS,),
+    ),
     "bert": (Bert(TransformerConfig.bert(11, **SIZES)), (TOKENS,)),
 }
 
 
-@pytest.mark.parametrize("name", daily(MODELS, "transformer"))
-def test_a_model_behind_flaxs_bridge_takes_its_parameters(name):
+@pytest.mark.parametrize("name", daily(MODELS, "reformer"))
+def test_a_model_behind_flaxs_bridge_takes_its_variables_and_gives_them_back(name):
     model, x = MODELS[name]
-    variables = {"params": init(model, *x, deterministic=True)["params"]}
-    assert_same(from_nnx(to_nnx(variables)), variables)
-    module = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(*x, deterministic=True)
+    variables = init(model, *x)
+    module = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(*x)
     load(module, variables)
-    true = model.apply(variables, *x, deterministic=True)
+    assert_same(from_nnx(module), variables)
+    true = model.apply(variables, *x)
     jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5),
-        module(*x, deterministic=True),
-        true,
+        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), module(*x), true
     )
+
+
+def test_a_model_behind_flaxs_bridge_decodes_with_the_caches_of_these_modules():
+    model, (source, target) = MODELS["transformer"]
+    variables = init(model, source, target)
+    module = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(source, target)
+    memory = module.encode(source)
+    nnx.bridge.lazy_init(module.decode, memory, target, decode=True)
+    load(module, variables)
+
+    @nnx.jit
+    def step(module, tokens):
+        return module.decode(memory, tokens, decode=True, mutable=["cache", "static"])
+
+    pieces = [step(module, target[:, part]) for part in (slice(4), slice(4, 5), slice(5, 6))]
+    true = model.apply(variables, memory, target, method="decode")
+    np.testing.assert_allclose(jnp.concatenate(pieces, 1), true, rtol=1e-5, atol=1e-5)
+    assert from_nnx(module).keys() == {"params", "cache", "static"}
+    assert len(nnx.state(module, attnlab.nnx.SourceCache)) == 1
 
 
 def test_what_does_not_fit_changes_nothing():

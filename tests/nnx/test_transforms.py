@@ -149,6 +149,15 @@ def test_a_step_compiles_once_and_a_new_cache_begins_anew():
     assert type(cross.source_key) is attnlab.nnx.SourceCache and cross.cached_key is None
 
 
+def test_modules_of_one_definition_are_alike_whatever_initializes_them():
+    inits = [nnx.initializers.constant(value) for value in (2.0, 3.0)]
+    made = [
+        attnlab.nnx.MultiHeadAttention(N, D, kernel_init=init, rngs=nnx.Rngs(0)) for init in inits
+    ]
+    assert nnx.graphdef(made[0]) == nnx.graphdef(made[1])
+    assert (made[0].out.kernel == 2).all() and (made[1].query.kernel == 3).all()
+
+
 def test_streams_are_the_modules_own_or_the_calls():
     x = sequence()
     module, rngs = make("dropped"), nnx.Rngs(0)

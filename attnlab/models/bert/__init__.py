@@ -13,12 +13,20 @@
 
 Parameters: "bert" ("vocabulary", "inputs", "encoder", "pooler") is in every model of this package,
 so that one starts from what another learnt; `BertPretraining` adds "transform", "transform_norm",
-"bias" and "next", `BertClassifier` adds "classes". `from_hugging_face` reads released weights.
+"bias" and "next", `BertClassifier` adds "classes". `from_hugging_face` reads released weights, and
+`to_hugging_face` writes them.
 
 Letters: B batch, T tokens, M masked tokens, D width, V vocabulary, C classes.
 """
 
-from attnlab.models.bert.hugging_face import from_hugging_face
+from attnlab.models.bert.hugging_face import from_hugging_face, to_hugging_face
 from attnlab.models.bert.model import Bert, BertClassifier, BertPretraining, Pretraining
 
-__all__ = ["Bert", "BertClassifier", "BertPretraining", "Pretraining", "from_hugging_face"]
+__all__ = [
+    "Bert",
+    "BertClassifier",
+    "BertPretraining",
+    "Pretraining",
+    "from_hugging_face",
+    "to_hugging_face",
+]

@@ -1,25 +1,27 @@
-"""Weights of Hugging Face's BERT, for a model that computes the same."""
+"""Weights of Hugging Face's BERT, for a model that computes the same, and back."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from attnlab.core.checks import require
 from attnlab.core.tokens import PAD
 from attnlab.models.bert.model import BertPretraining
-from attnlab.models.hugging_face import ACTIVATIONS, Weights, changed_config
+from attnlab.models.hugging_face import ACTIVATIONS, changed_config, dense, norm, read, table, write
 from attnlab.models.transformer.config import TransformerConfig
 
-__all__ = ["from_hugging_face"]
+__all__ = ["from_hugging_face", "to_hugging_face"]
 
-# Buffers that old files hold, and the softmax's weights and biases by other names.
-_AGAIN = (
-    "position_ids",
-    "token_type_ids",
-    "predictions.decoder.weight",
-    ".decoder.bias",
-)
+_BUFFERS = ("position_ids", "token_type_ids")  # in old files
+# The softmax's weights and biases by other names.
+_AGAIN = {
+    "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+    "cls.predictions.decoder.bias": "cls.predictions.bias",
+}
 
 
 def from_hugging_face(
@@ -39,46 +41,66 @@ def from_hugging_face(
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
-      KeyError: a configuration or weights that lack something.
+      KeyError: a configuration that lacks something.
     """
     c = _config(config, changed)
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
-    from_ = Weights(weights, "bert.", c.param_dtype)
+    places = _places(c)
+    params = read(places, weights, c.param_dtype, prefix="bert.", besides=(*_BUFFERS, *_AGAIN))
+    return BertPretraining(c), {"params": params}
+
+
+def to_hugging_face(
+    config: Mapping[str, Any], variables: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Weights of Hugging Face's `BertForPreTraining`, the inverse of `from_hugging_face`.
+
+    They are for `load_state_dict({name: torch.from_numpy(x) for name, x in weights.items()})`. The
+    parameters of a `Bert` are those at "bert"; a `BertModel` has the weights whose names begin so.
+
+    Args:
+      config: fields of its configuration, as for `from_hugging_face`.
+      variables: variables of the model that `from_hugging_face` makes of the configuration.
+
+    Raises:
+      ValueError: a configuration with what this model has not, or parameters of another one.
+      KeyError: a configuration that lacks something.
+    """
+    weights = write(_places(_config(config, {})), variables["params"])
+    return weights | {name: weights[same] for name, same in _AGAIN.items()}
+
+
+def _places(c: TransformerConfig) -> dict[str, Any]:
+    """The place of each parameter."""
     width = (c.width,)
-    embeddings, head = "embeddings.", "cls.predictions."
-    params: dict[str, Any] = {
+    embeddings, head = "bert.embeddings.", "cls.predictions."
+    following = dense("cls.seq_relationship", width, (2,))
+    return {
         "bert": {
             "vocabulary": {
-                "embedding": from_.table(
-                    f"{embeddings}word_embeddings.weight", c.vocab_size, c.width
-                )
+                "embedding": table(f"{embeddings}word_embeddings.weight", c.vocab_size, c.width)
             },
             "inputs": {
-                "positions": from_.table(
+                "positions": table(
                     f"{embeddings}position_embeddings.weight", c.max_length, c.width
                 ),
-                "types": from_.table(
-                    f"{embeddings}token_type_embeddings.weight", c.num_types, c.width
-                ),
-                "norm": from_.norm(f"{embeddings}LayerNorm", c.width),
+                "types": table(f"{embeddings}token_type_embeddings.weight", c.num_types, c.width),
+                "norm": norm(f"{embeddings}LayerNorm", c.width),
             },
             "encoder": {
-                f"layer_{i}": _layer(c, from_, f"encoder.layer.{i}.") for i in range(c.num_layers)
+                f"layer_{i}": _layer(c, f"bert.encoder.layer.{i}.") for i in range(c.num_layers)
             },
-            "pooler": from_.dense("pooler.dense", width, width),
+            "pooler": dense("bert.pooler.dense", width, width),
         },
-        "transform": from_.dense(f"{head}transform.dense", width, width),
-        "transform_norm": from_.norm(f"{head}transform.LayerNorm", c.width),
-        "bias": from_.take(f"{head}bias", c.vocab_size),
+        "transform": dense(f"{head}transform.dense", width, width),
+        "transform_norm": norm(f"{head}transform.LayerNorm", c.width),
+        "bias": table(f"{head}bias", c.vocab_size),
         "next": {
-            name: x[..., ::-1]
-            for name, x in from_.dense("cls.seq_relationship", width, (2,)).items()
+            name: dataclasses.replace(place, reversed=True) for name, place in following.items()
         },
     }
-    from_.require_all_taken(but=_AGAIN)
-    return BertPretraining(c), {"params": params}
 
 
 def _config(config: Mapping[str, Any], changed: Mapping[str, Any]) -> TransformerConfig:
@@ -106,19 +128,18 @@ def _config(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Transforme
     return changed_config(TransformerConfig.bert(config["vocab_size"], **given), changed)
 
 
-def _layer(c: TransformerConfig, from_: Weights, name: str) -> dict[str, Any]:
+def _layer(c: TransformerConfig, name: str) -> dict[str, Any]:
     width, heads = (c.width,), (c.num_heads, c.width // c.num_heads)
     attention = {
-        each: from_.dense(f"{name}attention.self.{each}", width, heads)
+        each: dense(f"{name}attention.self.{each}", width, heads)
         for each in ("query", "key", "value")
     }
     return {
-        "attention": attention
-        | {"out": from_.dense(f"{name}attention.output.dense", heads, width)},
-        "attention_norm": from_.norm(f"{name}attention.output.LayerNorm", c.width),
+        "attention": attention | {"out": dense(f"{name}attention.output.dense", heads, width)},
+        "attention_norm": norm(f"{name}attention.output.LayerNorm", c.width),
         "feed_forward": {
-            "hidden": from_.dense(f"{name}intermediate.dense", width, (c.hidden,)),
-            "out": from_.dense(f"{name}output.dense", (c.hidden,), width),
+            "hidden": dense(f"{name}intermediate.dense", width, (c.hidden,)),
+            "out": dense(f"{name}output.dense", (c.hidden,), width),
         },
-        "feed_forward_norm": from_.norm(f"{name}output.LayerNorm", c.width),
+        "feed_forward_norm": norm(f"{name}output.LayerNorm", c.width),
     }

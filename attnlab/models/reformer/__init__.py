@@ -4,7 +4,8 @@
 parameter: two residual streams, whose layers are undone in the backward pass (`couplings`), so that
 memory does not grow with the number of scanned layers; feed-forward networks for a chunk of
 positions at a time (`TransformerConfig.feed_forward_chunk`); axial positions
-(`positions.axial`). Hugging Face's weights serve a model that `from_hugging_face` makes.
+(`positions.axial`). Hugging Face's weights serve a model that `from_hugging_face` makes, and
+`to_hugging_face` goes back.
 
     >>> import jax, jax.numpy as jnp
     >>> from attnlab import routes
@@ -23,7 +24,7 @@ positions at a time (`TransformerConfig.feed_forward_chunk`); axial positions
     (1, 128, 260)
 """
 
-from attnlab.models.reformer.hugging_face import from_hugging_face
+from attnlab.models.reformer.hugging_face import from_hugging_face, to_hugging_face
 from attnlab.models.reformer.model import Reformer
 
-__all__ = ["Reformer", "from_hugging_face"]
+__all__ = ["Reformer", "from_hugging_face", "to_hugging_face"]

@@ -1,21 +1,31 @@
-"""Weights of Hugging Face's `ReformerModelWithLMHead`, for a `Reformer` that computes the same."""
+"""Weights of Hugging Face's `ReformerModelWithLMHead`, for a `Reformer` of its kind, and back."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from attnlab.core.checks import require
-from attnlab.models.hugging_face import ACTIVATIONS, Weights, changed_config
+from attnlab.models.hugging_face import (
+    ACTIVATIONS,
+    Place,
+    changed_config,
+    dense,
+    matrix,
+    norm,
+    read,
+    table,
+    write,
+)
 from attnlab.models.reformer.model import Reformer
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
 from attnlab.ops.lsh import TRAX
 
-__all__ = ["from_hugging_face"]
+__all__ = ["from_hugging_face", "to_hugging_face"]
 
 # The softmax's bias: recent releases add the first and leave the second at 0; old files hold the
 # second, alone or under both names.
@@ -44,32 +54,58 @@ def from_hugging_face(
 
     Raises:
       ValueError: a configuration with what this model has not, or weights of another one.
-      KeyError: a configuration or weights that lack something.
+      KeyError: a configuration that lacks something.
     """
     model = _model(config, changed)
     c = model.config
     require(
         not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
     )
-    from_ = Weights(weights, "reformer.", c.param_dtype)
     bias = next((name for name in _BIASES if name in weights), _BIASES[-1])
-    params: dict[str, Any] = {
+    places = _places(c, config["attn_layers"], bias)
+    params = read(places, weights, c.param_dtype, prefix="reformer.", besides=_AGAIN)
+    return model, {"params": params}
+
+
+def to_hugging_face(
+    config: Mapping[str, Any], variables: Mapping[str, Any]
+) -> dict[str, np.ndarray]:
+    """Weights of Hugging Face's `ReformerModelWithLMHead`, the inverse of `from_hugging_face`.
+
+    They are for `load_state_dict({name: torch.from_numpy(x) for name, x in weights.items()})`.
+
+    Args:
+      config: fields of its configuration, as for `from_hugging_face`.
+      variables: variables of the model that `from_hugging_face` makes of the configuration, or of
+        one of the same parameters.
+
+    Raises:
+      ValueError: a configuration with what this model has not, or parameters of another one.
+      KeyError: a configuration that lacks something.
+    """
+    used, unused = _BIASES
+    places = _places(_model(config, {}).config, config["attn_layers"], used)
+    weights = write(places, variables["params"])
+    return weights | {unused: np.zeros_like(weights[used])}
+
+
+def _places(c: TransformerConfig, kinds: Sequence[str], bias: str) -> dict[str, Any]:
+    """The place of each parameter, that of the softmax's bias being of this name."""
+    return {
         "vocabulary": {
-            "embedding": from_.table("embeddings.word_embeddings.weight", c.vocab_size, c.width)
+            "embedding": table("reformer.embeddings.word_embeddings.weight", c.vocab_size, c.width)
         },
-        "inputs": _positions(c, from_),
+        "inputs": _positions(c),
         "decoder": {
-            f"layer_{i}": _layer(c, from_, f"encoder.layers.{i}.", kind == "lsh")
-            for i, kind in enumerate(config["attn_layers"])
+            f"layer_{i}": _layer(c, f"reformer.encoder.layers.{i}.", kind == "lsh")
+            for i, kind in enumerate(kinds)
         },
-        "norm": from_.norm("encoder.layer_norm", 2 * c.width),
+        "norm": norm("reformer.encoder.layer_norm", 2 * c.width),
         "softmax": {
-            "kernel": from_.take("lm_head.decoder.weight", 2 * c.width, c.vocab_size),
-            "bias": from_.take(bias, c.vocab_size),
+            "kernel": matrix("lm_head.decoder.weight", (2 * c.width,), (c.vocab_size,)),
+            "bias": table(bias, c.vocab_size),
         },
     }
-    from_.require_all_taken(but=_AGAIN)
-    return model, {"params": params}
 
 
 def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
@@ -120,32 +156,33 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
     return Reformer(c, tuple(attentions[kind] for kind in config["attn_layers"]))
 
 
-def _positions(c: TransformerConfig, from_: Weights) -> dict[str, np.ndarray]:
-    name = "embeddings.position_embeddings."
+def _positions(c: TransformerConfig) -> dict[str, Place]:
+    name = "reformer.embeddings.position_embeddings."
     if c.positions == "learned":
-        return {"positions": from_.table(f"{name}embedding.weight", c.max_length, c.width)}
-    sizes = zip(c.axial_shape, c.axial_widths, strict=True)
-    return {
-        f"positions_{i}": from_.table(f"{name}weights.{i}", *size) for i, size in enumerate(sizes)
-    }
+        return {"positions": table(f"{name}embedding.weight", c.max_length, c.width)}
+    places = {}
+    for i, (length, width) in enumerate(zip(c.axial_shape, c.axial_widths, strict=True)):
+        theirs = [1] * len(c.axial_shape)
+        theirs[i] = length
+        places[f"positions_{i}"] = Place(f"{name}weights.{i}", (*theirs, width), (length, width))
+    return places
 
 
-def _layer(c: TransformerConfig, from_: Weights, name: str, shares_qk: bool) -> dict[str, Any]:
-    heads, head = c.num_heads, c.key_width or c.width // c.num_heads
+def _layer(c: TransformerConfig, name: str, shares_qk: bool) -> dict[str, Any]:
+    width, heads = (c.width,), (c.num_heads, c.key_width or c.width // c.num_heads)
     projections = ("query_key", "value") if shares_qk else ("query", "key", "value")
-    theirs = f"{name}attention.self_attention."
-    attention: dict[str, Any] = {
-        each: {"kernel": from_.take(f"{theirs}{each}.weight", c.width, (heads, head))}
+    attention = {
+        each: {"kernel": matrix(f"{name}attention.self_attention.{each}.weight", width, heads)}
         for each in projections
     }
-    out = from_.take(f"{name}attention.output.dense.weight", (heads, head), c.width)
+    out = matrix(f"{name}attention.output.dense.weight", heads, width)
     feed_forward = f"{name}feed_forward."
     return {
         "attention": attention | {"out": {"kernel": out}},
-        "attention_norm": from_.norm(f"{name}attention.layer_norm", c.width),
+        "attention_norm": norm(f"{name}attention.layer_norm", c.width),
         "feed_forward": {
-            "hidden": from_.dense(f"{feed_forward}dense.dense", (c.width,), (c.hidden,)),
-            "out": from_.dense(f"{feed_forward}output.dense", (c.hidden,), (c.width,)),
+            "hidden": dense(f"{feed_forward}dense.dense", width, (c.hidden,)),
+            "out": dense(f"{feed_forward}output.dense", (c.hidden,), width),
         },
-        "feed_forward_norm": from_.norm(f"{name}feed_forward.layer_norm", c.width),
+        "feed_forward_norm": norm(f"{name}feed_forward.layer_norm", c.width),
     }

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.models.bert import Bert, from_hugging_face
+from attnlab.models.bert import Bert, from_hugging_face, to_hugging_face
+from tests.models.test_hugging_face import assert_same
 from tests.modules.reference import apply
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,10 @@ def test_states_and_heads(x64, torch, theirs, activation):
     masked = np.array([[1, 4, 10], [7, 0, 3]])
     theirs.config.hidden_act = activation
     peer = type(theirs)(theirs.config).double().eval()
-    peer.load_state_dict(theirs.state_dict())
+    model, variables = load(theirs)
+    carried = to_hugging_face(theirs.config.to_dict(), variables)
+    assert_same(carried, theirs.state_dict())
+    peer.load_state_dict({name: torch.from_numpy(x) for name, x in carried.items()})
     with torch.no_grad():
         given = {
             "input_ids": torch.from_numpy(tokens),
@@ -61,7 +65,6 @@ def test_states_and_heads(x64, torch, theirs, activation):
         }
         want = peer(**given)
         states, pooled = (x.numpy() for x in peer.bert(**given).to_tuple())
-    model, variables = load(peer)
     got = apply(model, variables, tokens, types, masked=masked)
     logits = np.take_along_axis(want.prediction_logits.numpy(), masked[..., None], axis=1)
     np.testing.assert_allclose(got.masked.logits(), logits, atol=1e-9)

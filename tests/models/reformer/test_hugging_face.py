@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab.models.reformer import Reformer, from_hugging_face
+from attnlab.models.reformer import Reformer, from_hugging_face, to_hugging_face
 from attnlab.ops.lsh import hash_buckets, make_rotations
+from tests.models.test_hugging_face import assert_same
 from tests.modules.reference import apply
 
 pytestmark = pytest.mark.slow
@@ -73,18 +74,21 @@ def our_buckets(module, vectors, num_hashes, attention_mask, increase_num_bucket
 
 
 def test_logits(x64, torch, theirs, monkeypatch):
-    peer = importlib.import_module("transformers.models.reformer.modeling_reformer")
+    modeling = importlib.import_module("transformers.models.reformer.modeling_reformer")
     monkeypatch.setattr(
-        peer.LSHSelfAttention,
+        modeling.LSHSelfAttention,
         "_hash_vectors",
         lambda *x, **options: torch.from_numpy(our_buckets(*x, **options)),
     )
     tokens = np.random.default_rng(0).integers(0, 53, (2, 40))
+    config, state = theirs.config.to_dict(), theirs.state_dict()
+    ours, variables = from_hugging_face(config, state, param_dtype=jnp.float64)
+    carried = to_hugging_face(config, variables)
+    assert_same(carried, state)
+    peer = type(theirs)(theirs.config).double().eval()
+    peer.load_state_dict({name: torch.from_numpy(x) for name, x in carried.items()})
     with torch.no_grad():
-        want = theirs(torch.from_numpy(tokens)).logits.numpy()
-    ours, variables = from_hugging_face(
-        theirs.config.to_dict(), theirs.state_dict(), param_dtype=jnp.float64
-    )
+        want = peer(torch.from_numpy(tokens)).logits.numpy()
     ours = ours.copy(stream_dtype=jnp.float64)
     got = apply(ours, variables, None, tokens, method="decode")
     np.testing.assert_allclose(got, want, atol=1e-9)
