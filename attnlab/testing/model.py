@@ -207,12 +207,13 @@ def as_model(
     options = {"vocab_size": vocab_size, "length": length, "decode": decode, "initial": initial}
     code = ", ".join(f"{key}={_show(x)}" for key, x in options.items() if x is not None)
     if vocab_size is None:
-        function, vocab_size = host(name, function), VOCAB_SIZE
-    tokens = np.zeros((2, 2), np.int32)
-    try:
-        framework = find_framework(name, function, tokens)
-    except Invalid as error:
-        raise Invalid(f"{error}; it {_RULE}") from None
+        function, framework = host(name, function)
+        vocab_size = VOCAB_SIZE
+    else:
+        try:
+            framework = find_framework(name, function, np.zeros((2, 2), np.int32))
+        except Invalid as error:
+            raise Invalid(f"{error}; it {_RULE}") from None
     model = Model(
         name,
         f"as_model({_show(logits)}, {code})",
@@ -223,7 +224,7 @@ def as_model(
         decode=_find(decode) or getattr(function, "decode", None),
         initial=_find(initial) or getattr(function, "initial", None),
     )
-    model(tokens)
+    model(np.zeros((2, 2), np.int32))
     return model
 
 
