@@ -166,6 +166,16 @@ def packed(tokens, *, segment_ids=None, keys=True, places=True):
     return (x + attend(x, (i <= i[:, None]) & same)) @ EMBED.T
 
 
+def translated(tokens, *, source, source_mask=None, first=False, seen=True):
+    """A decoder that also attends to its source, or to another's, or to padding."""
+    x = EMBED[tokens] + waves(np.arange(tokens.shape[1]).astype(float))
+    past = np.tri(tokens.shape[1], dtype=bool)[None, None]
+    source = source[:1].repeat(len(source), 0) if first else np.asarray(source)
+    shown = seen and np.asarray(source_mask)[:, None, None]
+    keys = EMBED[source] + waves(np.arange(source.shape[1]).astype(float))
+    return (x + attend(x, past) + attend(x, shown | (not seen), keys=keys)) @ EMBED.T
+
+
 def window(i, j):
     return (j <= i) & (j > i - 8)
 
@@ -207,10 +217,7 @@ BROKEN = {
     "one head of eight": ("past", variant(attend=loses_the_mask_of_a_head)),
     "grouped heads": ("past", variant(attend=grouped_keys)),
     "lost with dropout": ("past", variant(attend=drops_and_loses_the_mask)),
-    "lost where weights are returned": (
-        "past",
-        variant(attend=returns_its_weights),
-    ),
+    "lost where weights are returned": ("past", variant(attend=returns_its_weights)),
     "lost in bfloat16": ("past", variant(attend=loses_the_mask_in_bfloat16)),
     "a softmax over queries": (
         "past",
@@ -241,6 +248,8 @@ BROKEN = {
     ),
     "documents see each other": ("packing", functools.partial(packed, keys=False)),
     "documents are counted on": ("packing", functools.partial(packed, places=False)),
+    "the first source for all": ("source", functools.partial(translated, first=True)),
+    "the source's padding is seen": ("source", functools.partial(translated, seen=False)),
     "a cache one late": ("cache", decoded(late=1)),
     "no offset in decoding": ("cache", decoded(counts=False)),
     "pieces without a mask": ("cache", decoded(whole=1)),
@@ -303,6 +312,7 @@ RIGHT = {
     "equal tokens before": functools.partial(copies_what_followed, later=False),
     "a mask of the vocabulary": hides_a_token,
     "a mask": masked,
+    "a source": translated,
     "documents": packed,
     "a cache": decoded(),
     "a cache of a window": decoded(window, kept=8),

@@ -7,6 +7,7 @@ look up is drawn anew. A program of JAX can be read for that, and torch tells a 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -26,7 +27,7 @@ _PROGRAMS = {"jaxpr", "call_jaxpr", "fun_jaxpr", "cond_jaxpr", "branches"}
 
 
 def draw_tables(
-    function: Callable[..., Any], framework: str, tokens: np.ndarray
+    function: Callable[..., Any], framework: str, tokens: np.ndarray, **named: np.ndarray
 ) -> Callable[..., Any]:
     """The same function of tokens but for its tables, which are normal.
 
@@ -34,6 +35,7 @@ def draw_tables(
       function: function of tokens, which JAX can trace, or of torch.
       framework: "jax", "torch" or "numpy".
       tokens: tokens [B, T] with which it is called once.
+      **named: arrays for its keywords, then.
 
     Raises:
       Inapplicable: no table is seen.
@@ -43,7 +45,7 @@ def draw_tables(
     drawn: list[Any] = []
     make = _draw_tables_of_jax if framework == "jax" else _draw_tables_of_torch
     other = make(function, drawn)
-    call(other, framework, tokens)
+    call(other, framework, tokens, **named)
     if not drawn:
         raise Inapplicable("it looks up no table by its tokens, as far as is seen")
     return other
@@ -54,9 +56,9 @@ def _draw_tables_of_jax(function: Callable[..., Any], drawn: list[Any]) -> Calla
         drawn.append(table.shape)
         return jax.random.normal(jax.random.key(len(drawn)), table.shape, table.dtype)
 
-    def run(tokens: Any) -> Any:
+    def run(tokens: Any, **named: Any) -> Any:
         drawn.clear()
-        program = jax.make_jaxpr(function)(tokens)
+        program = jax.make_jaxpr(functools.partial(function, **named))(tokens)
         return _run(program.jaxpr, program.consts, [tokens], [INTEGERS], draw)[0][0]
 
     return run
@@ -132,11 +134,11 @@ def _draw_tables_of_torch(function: Callable[..., Any], drawn: list[Any]) -> Cal
                     x.kind = NUMBERS if x.is_floating_point() else kind
             return result
 
-    def run(tokens: Any) -> Any:
+    def run(tokens: Any, **named: Any) -> Any:
         drawn.clear()
         tokens = tokens.clone()
         tokens.kind = INTEGERS
         with Reader():
-            return function(tokens)
+            return function(tokens, **named)
 
     return run

@@ -20,8 +20,8 @@ import numpy as np
 from attnlab.runs.errors import Invalid, one_line
 from attnlab.testing.comparing import Broken, Found, Inapplicable, find_wrong, listing
 from attnlab.testing.dependence import draw_tables
-from attnlab.testing.frameworks import call, find_parameters
-from attnlab.testing.model import ROWS, Model, check_logits
+from attnlab.testing.frameworks import call
+from attnlab.testing.model import ROWS, Model, check_logits, draw_source
 
 __all__ = ["MODEL_CONTRACTS"]
 
@@ -96,7 +96,9 @@ def _compare(where: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None
 def dependence(model: Model, seed: int) -> Found:
     """No logit moves with later tokens where the tables of tokens, be they zeros, are others."""
     length = min(17, model.length)
-    function = draw_tables(model.function, model.framework, model.draw(length, seed))
+    source = draw_source(model.keywords, model.vocab_size, ROWS)
+    tokens = model.draw(length, seed)
+    function = draw_tables(model.function, model.framework, tokens, **source)
     other = dataclasses.replace(model, function=function, length=length)
     if broken := past(other, seed):
         yield Broken(f"{broken}, and each table of tokens was drawn anew")
@@ -122,7 +124,7 @@ def padding(model: Model, seed: int) -> Found:
     longest = min(20, model.length)
     tokens = model.draw(longest, seed)
     widths = np.arange(ROWS)[:, None] % longest  # of padding, another for each example
-    alone = model(tokens, mask=np.ones(tokens.shape, bool))
+    alone = model(tokens, **{model.mask: np.ones(tokens.shape, bool)})
     for side in ("behind", "in front"):
         is_ours = np.arange(longest) < longest - widths
         if side == "in front":
@@ -132,8 +134,8 @@ def padding(model: Model, seed: int) -> Found:
         wanted = np.stack([np.roll(row, n, 0) for row, n in zip(alone, first, strict=True)])
         is_seen = is_ours[..., None]
         last = model.vocab_size - 1
-        zeros = model(np.where(is_ours, whole, 0), mask=is_ours) * is_seen
-        lasts = model(np.where(is_ours, whole, last), mask=is_ours) * is_seen
+        zeros = model(np.where(is_ours, whole, 0), **{model.mask: is_ours}) * is_seen
+        lasts = model(np.where(is_ours, whole, last), **{model.mask: is_ours}) * is_seen
         what = f"with padding {side}, by position"
         yield _compare(what, zeros, wanted * is_seen, model.tolerance)
         what = f"with tokens {last} and not 0 as padding {side}"
@@ -168,19 +170,39 @@ def determinism(model: Model, seed: int) -> Found:
 @contract
 def packing(model: Model, seed: int) -> Found:
     """Two documents in a row, told apart by segment_ids, have the logits that each has alone."""
-    if "segment_ids" not in find_parameters(model.function):
+    if "segment_ids" not in model.keywords:
         raise Inapplicable("it takes no segment_ids= [B, T]")
     first, second = model.draw(13, seed), model.draw(11, seed + 1)
     both = np.concatenate([first, second], 1)
     ids = np.tile([1] * 13 + [2] * 11, (ROWS, 1)).astype(np.int32)
-    packed, other = model(both, segments=ids), model.draw(24, seed + 2)
+    packed, other = model(both, segment_ids=ids), model.draw(24, seed + 2)
     for name, own in (("first", np.arange(13)), ("second", np.arange(13, 24))):
         what = f"of the {name} of two packed documents, of 13 and 11 tokens"
-        alone = model(both[:, own], segments=np.ones((ROWS, len(own)), np.int32))
+        alone = model(both[:, own], segment_ids=np.ones((ROWS, len(own)), np.int32))
         yield _compare(what, packed[:, own], alone, model.tolerance)
         mixed = np.where(np.isin(np.arange(24), own), both, other)
-        moved = model(mixed, segments=ids)[:, own]
+        moved = model(mixed, segment_ids=ids)[:, own]
         yield _compare(f"{what}, beside another", moved, packed[:, own], model.floor)
+
+
+@contract
+def source(model: Model, seed: int) -> Found:
+    """The source of an example moves no other example, nor does the source's own padding."""
+    if "source" not in model.keywords:
+        raise Inapplicable("it takes no source= [B, S]")
+    tokens, own = model.draw(11, seed), model.draw(11, seed + 1)
+    alone = model(tokens, source=own)
+    mixed = np.concatenate([model.draw(11, seed + 2)[:-1], own[-1:]])
+    what = "of the last example, where the others have other sources"
+    yield _compare(what, model(tokens, source=mixed)[-1], alone[-1], model.floor)
+    if "source_mask" not in model.keywords:
+        return
+    is_ours = np.broadcast_to(np.arange(16) < 11, (ROWS, 16))
+    for filler in (0, model.vocab_size - 1):
+        padded = np.pad(own, [(0, 0), (0, 5)], constant_values=filler)
+        what = f"with 5 tokens {filler} as padding of the source"
+        got = model(tokens, source=padded, source_mask=is_ours)
+        yield _compare(what, got, alone, model.tolerance)
 
 
 @contract
