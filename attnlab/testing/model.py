@@ -214,15 +214,17 @@ def as_model(
     raise_unless(callable(function), f"{name} {_RULE}; got {type(function).__name__}")
     options = {"vocab_size": vocab_size, "length": length, "decode": decode, "initial": initial}
     code = ", ".join(f"{key}={_show(x)}" for key, x in options.items() if x is not None)
-    if vocab_size is None:
-        function, framework = host(name, function)
-        vocab_size = VOCAB_SIZE
-    else:
-        try:
+    try:
+        if vocab_size is None:
+            rule = "must take q, k and v; a function of tokens wants vocab_size, --vocab_size=256"
+            function, framework = host(name, function)
+            vocab_size = VOCAB_SIZE
+        else:
+            rule = _RULE
             source = draw_source(find_parameters(function), vocab_size, 2)
             framework = find_framework(name, function, np.zeros((2, 2), np.int32), **source)
-        except Invalid as error:
-            raise Invalid(f"{error}; it {_RULE}") from None
+    except Invalid as error:
+        raise Invalid(f"{error}; it {rule}") from None
     model = Model(
         name,
         f"as_model({_show(logits)}, {code})",

@@ -94,7 +94,7 @@ def _compare(where: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None
 
 @contract
 def dependence(model: Model, seed: int) -> Found:
-    """No logit moves with later tokens where the tables of tokens, be they zeros, are others."""
+    """With other tables of tokens too, as one of zeros hides a leak, no past logit moves."""
     length = min(17, model.length)
     source = draw_source(model.keywords, model.vocab_size, ROWS)
     tokens = model.draw(length, seed)
@@ -163,7 +163,7 @@ def determinism(model: Model, seed: int) -> Found:
     if model.is_random:
         yield Broken(
             f"two calls with the same tokens differ by {model.measured[0]:.3g}; give it at rest"
-            " (deterministic=True, eval()), or with one key for all calls (--contracts=past)"
+            " (deterministic=True, eval()), or with one key for all calls and contracts=past"
         )
 
 
