@@ -93,6 +93,13 @@ def embeds_in_a_loop(tokens):
     return jnp.moveaxis(totals, 0, 1)
 
 
+def refuses_to_be_read(tokens):
+    torch = pytest.importorskip("torch")
+    if torch.overrides._len_torch_function_stack():
+        raise RuntimeError("compiled")
+    return torch.from_numpy(TABLE)[tokens]
+
+
 @pytest.mark.parametrize(
     "logits, verdict, words",
     [
@@ -101,8 +108,9 @@ def embeds_in_a_loop(tokens):
         (leaks_in_torch, "no", r"where token 1 of 2 was \d, not \d, and each table"),
         (sorts_by_expert, "yes", ""),
         (hides_padding_by_its_number, "yes", ""),
-        (embeds_in_a_loop, "-", "its tokens go into scan, whose tables are not seen"),
+        (embeds_in_a_loop, "-", "cannot be drawn: its tokens go into scan, which is not read"),
         (counts, "-", "looks up no table"),
+        (refuses_to_be_read, "-", "its tables cannot be drawn: RuntimeError: compiled"),
     ],
 )
 def test_other_tables_find_what_no_token_moves(logits, verdict, words):

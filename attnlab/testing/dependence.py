@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Literal
 
+from attnlab.runs.errors import one_line
 from attnlab.testing.comparing import Inapplicable
 from attnlab.testing.frameworks import call
 
@@ -45,7 +46,11 @@ def draw_tables(
     drawn: list[Any] = []
     make = _draw_tables_of_jax if framework == "jax" else _draw_tables_of_torch
     other = make(function, drawn)
-    call(other, framework, tokens, **named)
+    try:
+        call(other, framework, tokens, **named)
+    except Exception as error:  # as of what is compiled, and cannot be read
+        reason = error if isinstance(error, Inapplicable) else one_line(error)
+        raise Inapplicable(f"its tables cannot be drawn: {reason}") from None
     if not drawn:
         raise Inapplicable("it looks up no table by its tokens, as far as is seen")
     return other
@@ -84,7 +89,7 @@ def _run(
         name = step.primitive.name
         holds_program = INTEGERS in kinds and _PROGRAMS & step.params.keys()
         if holds_program and name not in _READ:
-            raise Inapplicable(f"its tokens go into {name}, whose tables are not seen")
+            raise Inapplicable(f"its tokens go into {name}, which is not read")
         if holds_program:
             inner = step.params["jaxpr"]
             closed = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())

@@ -43,7 +43,7 @@ def give(x: np.ndarray, framework: str) -> Any:
     if framework == "torch" and x.dtype.kind == "i":
         x = x.astype(np.int64)
     make = {"torch": "tensor"}.get(framework, "array")
-    return getattr(library_of(framework), make)(x)
+    return getattr(library_of(framework), make)(x.copy())  # torch takes no negative strides
 
 
 def as_numpy(x: Any) -> np.ndarray:

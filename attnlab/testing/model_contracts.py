@@ -123,7 +123,7 @@ def padding(model: Model, seed: int) -> Found:
         raise Inapplicable("it takes no mask= or attention_mask= of what is no padding [B, T]")
     longest = min(20, model.length)
     tokens = model.draw(longest, seed)
-    widths = np.arange(ROWS)[:, None] % longest  # of padding, another for each example
+    widths = 1 + np.arange(ROWS)[:, None] % (longest - 1)  # of padding, another for each example
     alone = model(tokens, **{model.mask: np.ones(tokens.shape, bool)})
     for side in ("behind", "in front"):
         is_ours = np.arange(longest) < longest - widths
