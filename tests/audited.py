@@ -187,6 +187,10 @@ def window(i, j):
     return (j <= i) & (j > i - 8)
 
 
+def wide_window(i, j):
+    return (j <= i) & (j > i - 9)
+
+
 def initial(batch, length):
     return np.zeros((batch, 0, D)), 0
 
@@ -266,10 +270,7 @@ BROKEN = {
     "a cache one late": ("cache", decoded(late=1)),
     "no offset in decoding": ("cache", decoded(counts=False)),
     "no offset in pieces": ("cache", (decoder, forgets_the_offset_of_pieces)),
-    "a prefill one too wide": (
-        "cache",
-        (variant(seen=lambda i, j: (j <= i) & (j > i - 9)), decoded(window)[1]),
-    ),
+    "a prefill one too wide": ("cache", (variant(seen=wide_window), decoded(window)[1])),
     "pieces without a mask": ("cache", decoded(whole=1)),
     "the last slot again": ("cache", decoded(slots=36)),
     "a window one short": ("cache", decoded(window, kept=7)),
