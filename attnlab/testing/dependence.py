@@ -23,7 +23,8 @@ from attnlab.testing.frameworks import call
 __all__ = ["draw_tables"]
 
 INTEGERS, NUMBERS = 1, 2  # kinds of what is made of tokens; 0: of none
-_READ = ("jit", "pjit", "checkpoint", "remat2")
+_READ = ("jit", "pjit", "checkpoint", "remat2")  # steps whose programs are read too
+#: Names by which steps have programs, such as a loop its body.
 _PROGRAMS = {"jaxpr", "call_jaxpr", "fun_jaxpr", "cond_jaxpr", "branches"}
 
 
@@ -64,19 +65,16 @@ def _draw_tables_of_jax(function: Callable[..., Any], drawn: list[Any]) -> Calla
     def run(tokens: Any, **named: Any) -> Any:
         drawn.clear()
         program = jax.make_jaxpr(functools.partial(function, **named))(tokens)
-        return _run(program.jaxpr, program.consts, [tokens], [INTEGERS], draw)[0][0]
+        return _run(program, [tokens], [INTEGERS], draw)[0][0]
 
     return run
 
 
 def _run(
-    jaxpr: Any,
-    consts: Sequence[Any],
-    args: Sequence[Any],
-    kinds: Sequence[int],
-    draw: Callable[[Any], Any],
+    program: Any, args: Sequence[Any], kinds: Sequence[int], draw: Callable[[Any], Any]
 ) -> tuple[list[Any], list[int]]:
     """Outputs of a program with other tables, and their kinds."""
+    jaxpr, consts = getattr(program, "jaxpr", program), getattr(program, "consts", ())
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
     kind_of = dict(zip(jaxpr.invars, kinds, strict=True))
 
@@ -91,9 +89,7 @@ def _run(
         if holds_program and name not in _READ:
             raise Inapplicable(f"its tokens go into {name}, which is not read")
         if holds_program:
-            inner = step.params["jaxpr"]
-            closed = getattr(inner, "jaxpr", inner), getattr(inner, "consts", ())
-            outputs, made = _run(*closed, inputs, kinds, draw)
+            outputs, made = _run(step.params["jaxpr"], inputs, kinds, draw)
         else:
             if name == "gather" and kinds == [0, INTEGERS] and _is_number(inputs[0]):
                 inputs[0] = draw(inputs[0])
