@@ -125,7 +125,7 @@ def _draw_tables_of_torch(function: Callable[..., Any], drawn: list[Any]) -> Cal
 
         def __torch_function__(self, called: Any, types: Any, args: Any = (), kwargs: Any = None):
             given = args, kwargs or {}
-            kind = max(getattr(x, "kind", 0) for x in [0, *jax.tree.leaves(given)])
+            kind = max((getattr(x, "kind", 0) for x in jax.tree.leaves(given)), default=0)
             if kind == INTEGERS and called in lookups:
                 given = jax.tree.map(draw, given)
             result = called(*given[0], **given[1])
