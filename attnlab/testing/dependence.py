@@ -113,8 +113,8 @@ def _draw_tables_of_torch(function: Callable[..., Any], drawn: list[Any]) -> Cal
     lookups = (torch.nn.functional.embedding, torch.index_select, torch.Tensor.__getitem__)
 
     def draw(x: Any) -> Any:
-        is_table = isinstance(x, torch.Tensor) and x.is_floating_point()
-        if not is_table or getattr(x, "kind", 0):
+        is_number = isinstance(x, torch.Tensor) and x.is_floating_point()
+        if not is_number or hasattr(x, "kind"):
             return x
         drawn.append(x.shape)
         seeded = torch.Generator().manual_seed(len(drawn))
