@@ -156,6 +156,13 @@ def masked(tokens, *, mask=None, keys=True, places=True, first=False):
     return (x + attend(x, seen)) @ EMBED.T
 
 
+def trimmed(tokens, *, mask=None):
+    """Cut to the largest number of tokens that are no padding, which must be behind."""
+    n = tokens.shape[1] if mask is None else np.asarray(mask).sum(1).max()
+    logits = masked(tokens[:, :n], mask=None if mask is None else np.asarray(mask)[:, :n])
+    return np.pad(logits, [(0, 0), (0, tokens.shape[1] - n), (0, 0)])
+
+
 def packed(tokens, *, segment_ids=None, keys=True, places=True):
     """A decoder of packed documents, that may mix them up."""
     ids = np.ones_like(tokens) if segment_ids is None else np.asarray(segment_ids)
@@ -166,8 +173,22 @@ def packed(tokens, *, segment_ids=None, keys=True, places=True):
     return (x + attend(x, (i <= i[:, None]) & same)) @ EMBED.T
 
 
+def translated(tokens, *, source, source_mask=None, first=False, seen=True):
+    """A decoder that also attends to its source, or to another's, or to padding."""
+    x = EMBED[tokens] + waves(np.arange(tokens.shape[1]).astype(float))
+    past = np.tri(tokens.shape[1], dtype=bool)[None, None]
+    source = source[:1].repeat(len(source), 0) if first else np.asarray(source)
+    shown = seen and np.asarray(source_mask)[:, None, None]
+    keys = EMBED[source] + waves(np.arange(source.shape[1]).astype(float))
+    return (x + attend(x, past) + attend(x, shown | (not seen), keys=keys)) @ EMBED.T
+
+
 def window(i, j):
     return (j <= i) & (j > i - 8)
+
+
+def wide_window(i, j):
+    return (j <= i) & (j > i - 9)
 
 
 def initial(batch, length):
@@ -193,6 +214,11 @@ def decoded(seen=causal, **fault):
     return variant(seen=seen), functools.partial(step, seen=seen, **fault)
 
 
+def forgets_the_offset_of_pieces(state, tokens):
+    """Right token by token, as a draft of several tokens may not be."""
+    return step(state, tokens, counts=tokens.shape[1] == 1)
+
+
 #: Contract that must be broken, and the model, of a name each; or (model, step).
 BROKEN = {
     "the last token alone": ("past", mixture(lambda x: 0.01 * x[:, -1:])),
@@ -207,10 +233,7 @@ BROKEN = {
     "one head of eight": ("past", variant(attend=loses_the_mask_of_a_head)),
     "grouped heads": ("past", variant(attend=grouped_keys)),
     "lost with dropout": ("past", variant(attend=drops_and_loses_the_mask)),
-    "lost where weights are returned": (
-        "past",
-        variant(attend=returns_its_weights),
-    ),
+    "lost where weights are returned": ("past", variant(attend=returns_its_weights)),
     "lost in bfloat16": ("past", variant(attend=loses_the_mask_in_bfloat16)),
     "a softmax over queries": (
         "past",
@@ -230,6 +253,7 @@ BROKEN = {
     "padding is seen": ("padding", functools.partial(masked, keys=False)),
     "padding is counted": ("padding", functools.partial(masked, places=False)),
     "the first mask for all": ("padding", functools.partial(masked, first=True)),
+    "a batch that is trimmed": ("padding", trimmed),
     "the largest of a batch": (
         "batch_mates",
         variant(change=lambda x: x / np.abs(x).max((0, 1), keepdims=True)),
@@ -241,8 +265,12 @@ BROKEN = {
     ),
     "documents see each other": ("packing", functools.partial(packed, keys=False)),
     "documents are counted on": ("packing", functools.partial(packed, places=False)),
+    "the first source for all": ("source", functools.partial(translated, first=True)),
+    "the source's padding is seen": ("source", functools.partial(translated, seen=False)),
     "a cache one late": ("cache", decoded(late=1)),
     "no offset in decoding": ("cache", decoded(counts=False)),
+    "no offset in pieces": ("cache", (decoder, forgets_the_offset_of_pieces)),
+    "a prefill one too wide": ("cache", (variant(seen=wide_window), decoded(window)[1])),
     "pieces without a mask": ("cache", decoded(whole=1)),
     "the last slot again": ("cache", decoded(slots=36)),
     "a window one short": ("cache", decoded(window, kept=7)),
@@ -282,6 +310,12 @@ def in_bfloat16(tokens):
     return decoder(tokens).astype(ml_dtypes.bfloat16)
 
 
+def sorted_batch(tokens):
+    """Examples in another order, and back."""
+    order = np.argsort(tokens.sum(1))
+    return decoder(tokens[order])[np.argsort(order)]
+
+
 def mean_of_the_past(x):
     return np.cumsum(x, 1) / np.arange(1, 1 + x.shape[1])[:, None]
 
@@ -300,9 +334,11 @@ RIGHT = {
     ),
     "Fourier": mixture(by_fourier),
     "a filter of the past": mixture(convolves),
+    "a batch that is sorted": sorted_batch,
     "equal tokens before": functools.partial(copies_what_followed, later=False),
     "a mask of the vocabulary": hides_a_token,
     "a mask": masked,
+    "a source": translated,
     "documents": packed,
     "a cache": decoded(),
     "a cache of a window": decoded(window, kept=8),

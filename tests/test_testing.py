@@ -427,7 +427,8 @@ def test_hard_attention_decodes_at_rest_and_says_that_its_gradient_is_another():
 def test_cost_grows_as_the_compiler_says():
     cost = testing.Cost({1024: 5, 4096: 2**20, 8192: 2**22}, 0.001)
     assert cost.power == 2.0
-    assert str(cost) == "5 B at 1,024 tokens and 4.00 MiB at 8,192 tokens, ~n^2.0; 1.00 ms at 1,024"
+    sizes, growth = "5 B at 1,024 tokens and 4.00 MiB at 8,192 tokens", "over the last doubling"
+    assert str(cost) == f"{sizes}, ~n^2.0 {growth}; 1.00 ms at 1,024"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ class Cost:
     def __str__(self) -> str:
         first, *_, last = self.bytes_of
         sizes = " and ".join(f"{human(self.bytes_of[n])} at {n:,} tokens" for n in (first, last))
-        return f"{sizes}, ~n^{self.power:.1f}; {duration(self.seconds)} at {first:,}"
+        growth = f"~n^{self.power:.1f} over the last doubling"
+        return f"{sizes}, {growth}; {duration(self.seconds)} at {first:,}"
 
 
 def check(mechanism: Any, *, seed: int = 0, contracts: Collection[str] = (*CONTRACTS,)) -> Report:

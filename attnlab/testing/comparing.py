@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
-__all__ = ["Broken", "Inapplicable", "compare_bits", "compare_numbers", "find_wrong"]
+__all__ = [
+    "Broken",
+    "Found",
+    "Inapplicable",
+    "compare_bits",
+    "compare_numbers",
+    "find_wrong",
+    "listing",
+]
 
 
 @dataclass(frozen=True)
@@ -31,7 +41,30 @@ class Inapplicable(Exception):
     """The contract says nothing of this subject; the message says why."""
 
 
-def find_wrong(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
+Found = Iterator[Broken | None]  # of comparisons, one after the other
+
+
+def listing(contracts: dict[str, Any], make_subject: Callable[[Any], Any]) -> Callable[..., Any]:
+    """A decorator that lists a contract, and makes it the first of its comparisons that is broken.
+
+    Args:
+      contracts: contracts by their names.
+      make_subject: function that makes a subject of what the contract is given.
+    """
+
+    def list_contract(function: Callable[[Any, int], Found]) -> Callable[..., Broken | None]:
+        @functools.wraps(function)
+        def held(given: Any, seed: int = 0) -> Broken | None:
+            return next((x for x in function(make_subject(given), seed) if x is not None), None)
+
+        del held.__wrapped__  # else its signature would be the function's
+        contracts[function.__name__] = held
+        return held
+
+    return list_contract
+
+
+def find_wrong(wrong: Any, what: str, x: Any, y: Any, where: str = "") -> Broken | None:
     """The first place where something is wrong, with the numbers that are there and should be."""
     wrong = np.asarray(wrong)
     if not wrong.any():
@@ -40,23 +73,25 @@ def find_wrong(wrong: Any, what: str, x: Any, y: Any) -> Broken | None:
     got = np.broadcast_to(np.asarray(x, np.float64), wrong.shape)[at]
     wanted = np.broadcast_to(np.asarray(y, np.float64), wrong.shape)[at]
     place = ", ".join(map(str, at))
-    return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}")
+    return Broken(f"{what}[{place}] is {got:.6g}, not {wanted:.6g}{where}")
 
 
-def compare_bits(what: str, got: Any, wanted: Any) -> Broken | None:
+def compare_bits(what: str, got: Any, wanted: Any, where: str = "") -> Broken | None:
     """Equal to the bit, NaN to NaN."""
     for path, (x, y) in _pairs(what, got, wanted):
-        if broken := find_wrong(~((x == y) | (np.isnan(x) & np.isnan(y))), path, x, y):
+        if broken := find_wrong(~((x == y) | (np.isnan(x) & np.isnan(y))), path, x, y, where):
             return broken
     return None
 
 
-def compare_numbers(what: str, got: Any, wanted: Any, tolerance: float = 1e-5) -> Broken | None:
+def compare_numbers(
+    what: str, got: Any, wanted: Any, where: str = "", *, tolerance: float = 1e-5
+) -> Broken | None:
     """Within this share of each number, or of the largest; 1e-5: float32 in another order."""
     for path, (x, y) in _pairs(what, got, wanted):
         atol = tolerance * float(np.max(np.abs(y), initial=1.0))
         close = np.isclose(x, y, rtol=tolerance, atol=atol, equal_nan=True)
-        if broken := find_wrong(~close, path, x, y):
+        if broken := find_wrong(~close, path, x, y, where):
             return broken
     return None
 

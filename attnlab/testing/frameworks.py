@@ -6,6 +6,7 @@ backend takes. Which one it is, is tried: the first whose arrays it takes, and w
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import sys
 from collections.abc import Callable
@@ -24,21 +25,25 @@ __all__ = [
     "can_be_traced",
     "find_framework",
     "find_parameters",
+    "give",
+    "library_of",
 ]
 
 #: Keywords that are taken for a mask of booleans.
 MASKS = ("mask", "attn_mask", "attention_mask")
 
 
-def _give(x: np.ndarray, framework: str) -> Any:
-    """An array in a framework; torch counts in 64 bits, as its embeddings want it."""
-    if framework == "jax":
-        return jnp.asarray(x)
-    if framework == "numpy":
-        return x.copy()
-    import torch
+def library_of(framework: str) -> Any:
+    """The module whose functions take the arrays of a framework."""
+    return importlib.import_module({"jax": "jax.numpy"}.get(framework, framework))
 
-    return torch.from_numpy(x.astype(np.int64) if x.dtype.kind == "i" else x.copy())
+
+def give(x: np.ndarray, framework: str) -> Any:
+    """An array in a framework; torch counts in 64 bits, as its embeddings want it."""
+    if framework == "torch" and x.dtype.kind == "i":
+        x = x.astype(np.int64)
+    make = {"torch": "tensor"}.get(framework, "array")
+    return getattr(library_of(framework), make)(x.copy())  # torch takes no negative strides
 
 
 def as_numpy(x: Any) -> np.ndarray:
@@ -55,7 +60,7 @@ def call(function: Callable[..., Any], framework: str, *arrays: Any, **keywords:
     """What a function returns of arrays of NumPy, and of other values as they are."""
 
     def give_arrays(x: Any) -> Any:
-        return _give(x, framework) if isinstance(x, np.ndarray) else x
+        return give(x, framework) if isinstance(x, np.ndarray) else x
 
     given = [give_arrays(x) for x in arrays]
     named = {name: give_arrays(x) for name, x in keywords.items()}

@@ -7,17 +7,16 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import numpy as np
 
 from attnlab.masks import Causal
 from attnlab.testing.frameworks import (
     MASKS,
-    as_numpy,
-    call,
     can_be_traced,
     find_framework,
     find_parameters,
+    give,
+    library_of,
 )
 
 __all__ = ["VOCAB_SIZE", "host", "needs_host"]
@@ -26,8 +25,8 @@ _HEADS, _WIDTH = 8, 4
 VOCAB_SIZE = _HEADS * _WIDTH
 
 
-def host(name: str, attention: Callable[..., Any]) -> Callable[..., np.ndarray]:
-    """A function of tokens [B, T] whose logits [B, T, 32] are the context of all heads.
+def host(name: str, attention: Callable[..., Any]) -> tuple[Callable[..., Any], str]:
+    """A function of tokens [B, T], its logits [B, T, 32] the context of all heads; its framework.
 
     Queries, keys and values are drawn for each token. A keyword `mask`, `attn_mask` or
     `attention_mask` is given booleans [B, 1, T, S], True = is seen, which hide the future, but for
@@ -42,27 +41,34 @@ def host(name: str, attention: Callable[..., Any]) -> Callable[..., np.ndarray]:
       Invalid: it takes the arrays of no framework; one line.
     """
     drawn = np.random.default_rng(0).normal(size=(3, VOCAB_SIZE, _HEADS, _WIDTH))
-    tables = drawn.astype(np.float32)
+    drawn = drawn.astype(np.float32)
     keyword = next((word for word in MASKS if word in find_parameters(attention)), "")
     told = getattr(attention, "keywords", {})
     hides_future = any("causal" in word and x for word, x in told.items())
     seen = {keyword: np.ones((1, 1, 1, 1), bool)} if keyword and not hides_future else {}
-    framework = find_framework(name, attention, *tables[:, None], **seen)
-    compiled = jax.jit(attention) if framework == "jax" else attention
-    heads_first = (0, 2, 1, 3) if framework == "torch" else (0, 1, 2, 3)
+    framework = find_framework(name, attention, *drawn[:, None], **seen)
+    library = library_of(framework)
+    tables = [give(table, framework) for table in drawn]
 
-    def logits(tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    def turn(x: Any) -> Any:
+        """[B, T, N, H], as torch has them, and back."""
+        return x.swapaxes(1, 2) if framework == "torch" else x
+
+    def logits(tokens: Any, mask: Any = None) -> Any:
         batch, length = tokens.shape
-        visible = np.ones((batch, length), bool) if mask is None else mask
-        future = np.triu(np.ones((length, length), bool), 1)
-        seen = visible[:, None, None] & (True if hides_future else ~future)  # [B, 1, T or 1, S]
+        visible = library.ones((batch, length), dtype=library.bool) if mask is None else mask
+        seen = visible[:, None, None]  # [B, 1, 1, S]
+        if not hides_future:
+            past = library.tril(library.ones((length, length), dtype=library.bool))
+            seen = seen & past  # [B, 1, T, S]
         options = {keyword: seen} if keyword and (mask is not None or not hides_future) else {}
-        arrays = (np.transpose(table[tokens], heads_first) for table in tables)
-        context = as_numpy(call(compiled, framework, *arrays, **options))
-        context = np.transpose(context, heads_first).reshape(batch, length, -1)
-        return np.where(visible[..., None], context, 0)  # what padding sees is nobody's
+        context = turn(attention(*[turn(x[tokens]) for x in tables], **options))
+        context = context.reshape(batch, length, -1)
+        return library.where(visible[..., None], context, 0)  # what padding sees is nobody's
 
-    return logits if keyword else lambda tokens: logits(tokens)
+    if not keyword:
+        return lambda tokens: logits(tokens), framework
+    return logits, framework
 
 
 def needs_host(found: Any) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from attnlab.testing.frameworks import MASKS, as_numpy, call, find_framework, fi
 from attnlab.testing.hosting import VOCAB_SIZE, host
 from attnlab.testing.judging import rounding
 
-__all__ = ["LONGEST", "ROWS", "Model", "as_model", "check_logits"]
+__all__ = ["LONGEST", "ROWS", "Model", "as_model", "check_logits", "draw_source"]
 
 LONGEST = 129
 #: Every block size that attention is written with has a border here, with the neighbors.
@@ -38,6 +38,7 @@ class Model:
       length: largest number of tokens that it is given.
       decode: function (cache, tokens [B, n]) that returns logits [B, n, V] and the cache; or None.
       initial: function (batch, length) that returns an empty cache; or None.
+      keywords: names of its parameters.
     """
 
     name: str
@@ -48,19 +49,20 @@ class Model:
     length: int = LONGEST
     decode: Callable[..., Any] | None = None
     initial: Callable[..., Any] | None = None
+    keywords: tuple[str, ...] = ()
 
-    def __call__(self, tokens: Any, *, mask: Any = None, segments: Any = None) -> np.ndarray:
-        """Logits [B, T, V] in float64.
+    def __call__(self, tokens: Any, **named: np.ndarray) -> np.ndarray:
+        """Logits [B, T, V] in float64, of tokens and of arrays for its keywords.
 
         Raises:
           Invalid: it raises an error, or what it returns is no such array, or is not finite.
         """
-        return self._logits(self._compiled, tokens, mask, segments)
+        return self._logits(self._compiled, tokens, named)
 
     @property
     def mask(self) -> str:
         """The name of its keyword for what is no padding, booleans [B, T]; "" = none."""
-        return next((word for word in MASKS if word in find_parameters(self.function)), "")
+        return next((word for word in MASKS if word in self.keywords), "")
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -80,10 +82,11 @@ class Model:
         """
         apart, sizes = 0.0, np.zeros(self.vocab_size)
         tokens = self.draw(min(7, self.length), 0)
-        dtype = as_numpy(call(self._compiled, self.framework, tokens)).dtype
+        source = draw_source(self.keywords, self.vocab_size, len(tokens))
+        dtype = as_numpy(call(self._compiled, self.framework, tokens, **source)).dtype
         for function, length in ((self.function, 7), (self._compiled, self.length)):
             tokens = self.draw(min(length, self.length), 0)
-            first, again = self._logits(function, tokens), self._logits(function, tokens)
+            first, again = self._logits(function, tokens, {}), self._logits(function, tokens, {})
             apart = max(apart, float(np.abs(again - first).max()))
             sizes = np.maximum(sizes, np.abs(first).max((0, 1)))
         return apart, np.maximum(sizes, np.median(sizes)), rounding(dtype)
@@ -129,20 +132,24 @@ class Model:
     def _compiled(self) -> Callable[..., Any]:
         return jax.jit(self.function) if self.framework == "jax" else self.function
 
-    def _logits(
-        self, function: Callable[..., Any], tokens: Any, mask: Any = None, segments: Any = None
-    ) -> np.ndarray:
+    def _logits(self, function: Callable[..., Any], tokens: Any, named: Any) -> np.ndarray:
         tokens = np.asarray(tokens, np.int32)
-        keywords = {self.mask: mask, "segment_ids": segments}
-        given = {name: x for name, x in keywords.items() if x is not None}
+        named = draw_source(self.keywords, self.vocab_size, len(tokens)) | named
         try:
-            result = call(function, self.framework, tokens, **given)
+            result = call(function, self.framework, tokens, **named)
         except Exception as error:  # whatever a user's code raises is its answer
             raise Invalid(
                 f"{self.name} fails at {tokens.shape[1]} tokens: {one_line(error)} (if it takes"
                 f" fewer, give length=)"
             ) from None
         return check_logits(self, result, tokens.shape)
+
+
+def draw_source(keywords: Collection[str], vocab_size: int, rows: int) -> dict[str, np.ndarray]:
+    """A source [rows, 11] for the decoder of an encoder-decoder, the same in each row; or none."""
+    tokens = np.random.default_rng(0).integers(vocab_size, size=11, dtype=np.int32)
+    source = {"source": np.tile(tokens, (rows, 1)), "source_mask": np.ones((rows, 11), bool)}
+    return {name: x for name, x in source.items() if name in keywords}
 
 
 def check_logits(model: Model, result: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -187,7 +194,8 @@ def as_model(
     Args:
       logits: function of tokens [B, T] that returns logits [B, T, V], in JAX, torch or NumPy, or
         its name, "model.py:logits". A keyword `mask` or `attention_mask` is for the tokens that are
-        no padding, booleans [B, T]; `segment_ids` for the number of each token's document.
+        no padding, booleans [B, T]; `segment_ids` for the number of each token's document. A
+        decoder takes its `source`, tokens [B, S], and a `source_mask` of what is no padding there.
       vocab_size: number of tokens, V; None = `logits` is an attention, a function of q, k and v, as
         `hosting.host` takes it.
       length: largest number of tokens that it is given.
@@ -206,13 +214,17 @@ def as_model(
     raise_unless(callable(function), f"{name} {_RULE}; got {type(function).__name__}")
     options = {"vocab_size": vocab_size, "length": length, "decode": decode, "initial": initial}
     code = ", ".join(f"{key}={_show(x)}" for key, x in options.items() if x is not None)
-    if vocab_size is None:
-        function, vocab_size = host(name, function), VOCAB_SIZE
-    tokens = np.zeros((2, 2), np.int32)
     try:
-        framework = find_framework(name, function, tokens)
+        if vocab_size is None:
+            rule = "must take q, k and v; a function of tokens wants vocab_size, --vocab_size=256"
+            function, framework = host(name, function)
+            vocab_size = VOCAB_SIZE
+        else:
+            rule = _RULE
+            source = draw_source(find_parameters(function), vocab_size, 2)
+            framework = find_framework(name, function, np.zeros((2, 2), np.int32), **source)
     except Invalid as error:
-        raise Invalid(f"{error}; it {_RULE}") from None
+        raise Invalid(f"{error}; it {rule}") from None
     model = Model(
         name,
         f"as_model({_show(logits)}, {code})",
@@ -222,8 +234,9 @@ def as_model(
         length,
         decode=_find(decode) or getattr(function, "decode", None),
         initial=_find(initial) or getattr(function, "initial", None),
+        keywords=tuple(find_parameters(function)),
     )
-    model(tokens)
+    model(np.zeros((2, 2), np.int32))
     return model
 
 

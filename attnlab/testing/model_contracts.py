@@ -11,21 +11,26 @@ All take a `Model` and the seed of its tokens. Numbers are equal as `Model.equal
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from attnlab.runs.errors import Invalid, one_line
-from attnlab.testing.comparing import Broken, Inapplicable, find_wrong
-from attnlab.testing.dependence import measure_dependence
-from attnlab.testing.frameworks import call, find_parameters
-from attnlab.testing.model import ROWS, Model, check_logits
+from attnlab.testing.comparing import Broken, Found, Inapplicable, find_wrong, listing
+from attnlab.testing.dependence import draw_tables
+from attnlab.testing.frameworks import call
+from attnlab.testing.model import ROWS, Model, check_logits, draw_source
 
 __all__ = ["MODEL_CONTRACTS"]
 
+MODEL_CONTRACTS: dict[str, Callable[..., Broken | None]] = {}
+contract = listing(MODEL_CONTRACTS, lambda model: model)
 
-def past(model: Model, seed: int = 0) -> Broken | None:
+
+@contract
+def past(model: Model, seed: int) -> Found:
     """No logit moves with later tokens: at every cut of all lengths, random, extreme, repeated."""
     for length in model.lengths[1:]:
         for start in range(1, length, ROWS):
@@ -36,10 +41,7 @@ def past(model: Model, seed: int = 0) -> Broken | None:
             changed = np.where(is_past, base, other)
             moved = np.abs(model(changed) - model(base)) > model.floor  # [ROWS, T, V]
             for row in np.flatnonzero((moved & is_past[..., None]).any((1, 2))):
-                found = _find_cause(model, base[row], changed[row], cuts[row])
-                if found is not None:
-                    return found
-    return None
+                yield _find_cause(model, base[row], changed[row], cuts[row])
 
 
 def _draw_pairs(model: Model, length: int, seed: int, kinds: np.ndarray) -> tuple[Any, Any]:
@@ -85,31 +87,25 @@ def _show_move(model: Model, base: Any, other: Any, before: Any, after: Any, apa
     )
 
 
-def _compare(what: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None:
+def _compare(where: str, got: Any, wanted: Any, tolerance: Any) -> Broken | None:
     """Of logits [B, T, V] the first that is further off."""
-    broken = find_wrong(np.abs(got - wanted) > tolerance, "logits", got, wanted)
-    return None if broken is None else Broken(f"{broken} {what}")
+    return find_wrong(np.abs(got - wanted) > tolerance, "logits", got, wanted, f" {where}")
 
 
-def dependence(model: Model, seed: int = 0) -> Broken | None:
-    """No logit has a gradient by a later token, be it by a table that is the same for all yet."""
-    if model.framework != "jax":
-        raise Inapplicable(f"no gradient through {model.framework}: it is asked of JAX alone")
-    length = min(37, model.length)
-    size = measure_dependence(model.function, model.draw(length, seed, rows=1))
-    if not size.any():
-        raise Inapplicable("it makes no numbers of tokens alone")
-    later = np.triu(size, 1)
-    if later.max() <= 8 * 2.0**-24 * size.max():  # what rounding leaves, as in a Fourier transform
-        return None
-    i, j = np.unravel_index(np.argmax(later), later.shape)
-    return Broken(
-        f"the gradient of logits[0, {i}] by token {j} of {length} is {later[i, j]:.3g}, not 0; that"
-        f" by token {i} is {size[i, i]:.3g}"
-    )
+@contract
+def dependence(model: Model, seed: int) -> Found:
+    """With other tables of tokens too, as one of zeros hides a leak, no past logit moves."""
+    length = min(17, model.length)
+    source = draw_source(model.keywords, model.vocab_size, ROWS)
+    tokens = model.draw(length, seed)
+    function = draw_tables(model.function, model.framework, tokens, **source)
+    other = dataclasses.replace(model, function=function, length=length)
+    if broken := past(other, seed):
+        yield Broken(f"{broken}, and each table of tokens was drawn anew")
 
 
-def prefix(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def prefix(model: Model, seed: int) -> Found:
     """A prefix alone has the logits that it has in the whole, at every length."""
     longest = model.lengths[-1]
     tokens = model.draw(longest, seed)
@@ -117,19 +113,18 @@ def prefix(model: Model, seed: int = 0) -> Broken | None:
     for length in model.lengths[:-1]:
         what = f"of {length} tokens alone, where they begin {longest}"
         alone = model(tokens[:, :length])
-        if broken := _compare(what, alone, whole[:, :length], model.tolerance):
-            return broken
-    return None
+        yield _compare(what, alone, whole[:, :length], model.tolerance)
 
 
-def padding(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def padding(model: Model, seed: int) -> Found:
     """Padding, in front or behind, and whatever it holds, changes no logit of the other tokens."""
     if not model.mask:
         raise Inapplicable("it takes no mask= or attention_mask= of what is no padding [B, T]")
     longest = min(20, model.length)
     tokens = model.draw(longest, seed)
-    widths = np.arange(ROWS)[:, None] % longest  # of padding, another for each example
-    alone = model(tokens, mask=np.ones(tokens.shape, bool))
+    widths = 1 + np.arange(ROWS)[:, None] % (longest - 1)  # of padding, another for each example
+    alone = model(tokens, **{model.mask: np.ones(tokens.shape, bool)})
     for side in ("behind", "in front"):
         is_ours = np.arange(longest) < longest - widths
         if side == "in front":
@@ -139,18 +134,16 @@ def padding(model: Model, seed: int = 0) -> Broken | None:
         wanted = np.stack([np.roll(row, n, 0) for row, n in zip(alone, first, strict=True)])
         is_seen = is_ours[..., None]
         last = model.vocab_size - 1
-        zeros = model(np.where(is_ours, whole, 0), mask=is_ours) * is_seen
-        lasts = model(np.where(is_ours, whole, last), mask=is_ours) * is_seen
+        zeros = model(np.where(is_ours, whole, 0), **{model.mask: is_ours}) * is_seen
+        lasts = model(np.where(is_ours, whole, last), **{model.mask: is_ours}) * is_seen
         what = f"with padding {side}, by position"
-        if broken := _compare(what, zeros, wanted * is_seen, model.tolerance):
-            return broken
+        yield _compare(what, zeros, wanted * is_seen, model.tolerance)
         what = f"with tokens {last} and not 0 as padding {side}"
-        if broken := _compare(what, lasts, zeros, model.floor):
-            return broken
-    return None
+        yield _compare(what, lasts, zeros, model.floor)
 
 
-def batch_mates(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def batch_mates(model: Model, seed: int) -> Found:
     """The logits of an example are the same beside any others, and alone."""
     length = min(33, model.length)
     tokens, others = model.draw(length, seed), model.draw(length, seed + 1)
@@ -159,45 +152,61 @@ def batch_mates(model: Model, seed: int = 0) -> Broken | None:
         wanted = model(tokens)[row]
         beside = model(np.where(is_row, tokens, others))[row]
         what = f"of example {row} of {ROWS}, where the others are others"
-        if broken := _compare(what, beside, wanted, model.floor):
-            return broken
+        yield _compare(what, beside, wanted, model.floor)
         alone = model(tokens[row : row + 1])[0]
-        if broken := _compare(f"of example {row} of {ROWS} alone", alone, wanted, model.tolerance):
-            return broken
-    return None
+        yield _compare(f"of example {row} of {ROWS} alone", alone, wanted, model.tolerance)
 
 
-def determinism(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def determinism(model: Model, seed: int) -> Found:
     """Two calls with the same tokens give the same logits, but for rounding."""
-    if not model.is_random:
-        return None
-    return Broken(
-        f"two calls with the same tokens differ by {model.measured[0]:.3g}; give it at rest: no"
-        " dropout, no sampling, deterministic=True, eval()"
-    )
+    if model.is_random:
+        yield Broken(
+            f"two calls with the same tokens differ by {model.measured[0]:.3g}; give it at rest"
+            " (deterministic=True, eval()), or with one key for all calls and contracts=past"
+        )
 
 
-def packing(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def packing(model: Model, seed: int) -> Found:
     """Two documents in a row, told apart by segment_ids, have the logits that each has alone."""
-    if "segment_ids" not in find_parameters(model.function):
+    if "segment_ids" not in model.keywords:
         raise Inapplicable("it takes no segment_ids= [B, T]")
     first, second = model.draw(13, seed), model.draw(11, seed + 1)
     both = np.concatenate([first, second], 1)
     ids = np.tile([1] * 13 + [2] * 11, (ROWS, 1)).astype(np.int32)
-    packed, other = model(both, segments=ids), model.draw(24, seed + 2)
+    packed, other = model(both, segment_ids=ids), model.draw(24, seed + 2)
     for name, own in (("first", np.arange(13)), ("second", np.arange(13, 24))):
         what = f"of the {name} of two packed documents, of 13 and 11 tokens"
-        alone = model(both[:, own], segments=np.ones((ROWS, len(own)), np.int32))
-        if broken := _compare(what, packed[:, own], alone, model.tolerance):
-            return broken
+        alone = model(both[:, own], segment_ids=np.ones((ROWS, len(own)), np.int32))
+        yield _compare(what, packed[:, own], alone, model.tolerance)
         mixed = np.where(np.isin(np.arange(24), own), both, other)
-        moved = model(mixed, segments=ids)[:, own]
-        if broken := _compare(f"{what}, beside another", moved, packed[:, own], model.floor):
-            return broken
-    return None
+        moved = model(mixed, segment_ids=ids)[:, own]
+        yield _compare(f"{what}, beside another", moved, packed[:, own], model.floor)
 
 
-def cache(model: Model, seed: int = 0) -> Broken | None:
+@contract
+def source(model: Model, seed: int) -> Found:
+    """The source of an example moves no other example, nor does the source's own padding."""
+    if "source" not in model.keywords:
+        raise Inapplicable("it takes no source= [B, S]")
+    tokens, own = model.draw(11, seed), model.draw(11, seed + 1)
+    alone = model(tokens, source=own)
+    mixed = np.concatenate([model.draw(11, seed + 2)[:-1], own[-1:]])
+    what = "of the last example, where the others have other sources"
+    yield _compare(what, model(tokens, source=mixed)[-1], alone[-1], model.floor)
+    if "source_mask" not in model.keywords:
+        return
+    is_ours = np.broadcast_to(np.arange(16) < 11, (ROWS, 16))
+    for filler in (0, model.vocab_size - 1):
+        padded = np.pad(own, [(0, 0), (0, 5)], constant_values=filler)
+        what = f"with 5 tokens {filler} as padding of the source"
+        got = model(tokens, source=padded, source_mask=is_ours)
+        yield _compare(what, got, alone, model.tolerance)
+
+
+@contract
+def cache(model: Model, seed: int) -> Found:
     """Decoded by token, in random pieces, after a prefill, and past its end: the same logits."""
     if model.decode is None or model.initial is None:
         raise Inapplicable("it has no decode= and initial=")
@@ -221,14 +230,13 @@ def cache(model: Model, seed: int = 0) -> Broken | None:
                 raise
             continue  # it takes one token at a time, and says so
         full, got = state, np.concatenate(parts, 1)
-        if broken := _compare(f"decoded {how}", got, whole[:, :-1], model.tolerance):
-            return broken
+        yield _compare(f"decoded {how}", got, whole[:, :-1], model.tolerance)
     try:
         logits, _ = _decode(model, full, tokens[:, length:])
     except Invalid:  # it refuses what its cache cannot hold
-        return None
+        return
     what = f"decoded past the end of a cache for {length} tokens (refuse it, or keep a window)"
-    return _compare(what, logits, whole[:, length:], model.tolerance)
+    yield _compare(what, logits, whole[:, length:], model.tolerance)
 
 
 def _decode(model: Model, state: Any, tokens: np.ndarray) -> tuple[np.ndarray, Any]:
@@ -238,9 +246,3 @@ def _decode(model: Model, state: Any, tokens: np.ndarray) -> tuple[np.ndarray, A
     except Exception as error:  # whatever a user's code raises is its answer
         raise Invalid(f"decode(cache, tokens {tokens.shape}) raised {one_line(error)}") from None
     return check_logits(model, logits, tokens.shape), state
-
-
-MODEL_CONTRACTS: dict[str, Callable[[Model, int], Broken | None]] = {
-    function.__name__: function
-    for function in (past, dependence, prefix, padding, batch_mates, determinism, packing, cache)
-}

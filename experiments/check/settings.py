@@ -20,10 +20,10 @@ from attnlab.testing import (
     subject_of,
 )
 from attnlab.testing.model import LONGEST
+from experiments.check.public import VOCAB_SIZE
 
 _CONTRACTS = (*CONTRACTS, *MODEL_CONTRACTS)
 PUBLIC = tomllib.loads((Path(__file__).parent / "public.toml").read_text())["subject"]
-VOCAB_SIZE = 32  # of the models there
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,6 +142,7 @@ def test_what_was_not_asked_is_no_failure(tmp_path):
         (["exact", "--length=9"], "--length=9: needs --vocab_size"),
         (["exact", "--public"], "--public has a list of its own; leave exact out"),
         (["numpy.linalg:norm", "--vocab_size=5"], "logits [B, T, vocab_size]"),
+        (["numpy.linalg:norm"], "a function of tokens wants vocab_size, --vocab_size=256"),
     ],
 )
 def test_what_is_wrong_is_one_line(words, said, tmp_path, capsys):
