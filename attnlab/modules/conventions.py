@@ -7,6 +7,7 @@ What Linen's modules and those of `attnlab.nnx` check, name and compute is writt
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import MethodType
 from typing import Any, NamedTuple, Protocol, TypedDict
 
 import flax.linen as nn
@@ -29,6 +30,7 @@ __all__ = [
     "Projection",
     "as_query_key_value",
     "dropout_options",
+    "hook",
     "lecun_normal",
     "lecun_normal_per_head",
     "name_axes",
@@ -108,12 +110,26 @@ class Host(Protocol):
         ...
 
 
+class hook:  # noqa: N801, a decorator
+    """A method that a subclass may write anew, and that returns no arrays.
+
+    It is no function of its class: `nnx.tabulate` runs those of a module's class under `jit`.
+    """
+
+    def __init__(self, method: Callable[..., Any]):
+        self.method = method
+        self.__doc__ = method.__doc__
+
+    def __get__(self, module: Any, owner: type | None = None) -> Any:
+        return self if module is None else MethodType(self.method, module)
+
+
 class AttentionBase:
     """What the modules of both frameworks share; their fields are those of `AttentionModule`."""
 
     deterministic: bool | None
 
-    def is_deterministic(self, called: bool | None) -> bool | None:
+    def _is_deterministic(self, called: bool | None) -> bool | None:
         """The call's `deterministic`, or the attribute where that is None."""
         return self.deterministic if called is None else called
 

@@ -28,6 +28,7 @@ from attnlab.modules.conventions import (
     Projection,
     as_query_key_value,
     dropout_options,
+    hook,
     read_mask,
 )
 from attnlab.modules.hash_stats import hash_options
@@ -62,7 +63,7 @@ class MultiHead(AttentionBase):
     decode: bool
     precision: Any
 
-    def attend(
+    def _attend(
         self,
         host: Host,
         query: jax.Array,
@@ -81,9 +82,9 @@ class MultiHead(AttentionBase):
         """The result of a call, [*B, T, out_features], or it and the weights."""
         if key is query and (value is None or value is query):  # Flax's way to say self-attention
             key = value = None
-        cross, deterministic = key is not None, self.is_deterministic(deterministic)
+        cross, deterministic = key is not None, self._is_deterministic(deterministic)
         decode = self.decode if decode is None else decode
-        self.require_route(cross=cross, decode=decode)
+        self._require_route(cross=cross, decode=decode)
         mask, fits = read_mask(mask)
         mask = masks.combine(masks.Causal() if is_causal else None, self.make_mask(mask))
         query, key, value = as_query_key_value(self, query, key, value)
@@ -91,11 +92,11 @@ class MultiHead(AttentionBase):
         dropout = dropout_options(self, host, deterministic, key=dropout_rng)
         if dropout and self.broadcast_dropout:
             dropout["dropout_key"] = OnePattern(dropout["dropout_key"])
-        layers = self.projections(query.shape[-1], key.shape[-1], value.shape[-1])
+        layers = self._projections(query.shape[-1], key.shape[-1], value.shape[-1])
 
         def project(name: str, x: jax.Array) -> jax.Array:  # to heads, [*B, L, N or K, H]
             x = host.apply_linear(name, layers[name], x)
-            norm = self.norm_of(name)
+            norm = self._norm_of(name)
             return x if norm is None else host.apply_norm(norm, x)
 
         def keys_and_values() -> tuple[jax.Array, jax.Array]:
@@ -146,11 +147,11 @@ class MultiHead(AttentionBase):
             host.sow("intermediates", "attention_weights", weights)
         return (out, weights) if return_weights else out
 
-    def projections(
+    def _projections(
         self, query_width: int, key_width: int, value_width: int
     ) -> dict[str, Projection]:
         """The linear maps by their names, for inputs of these widths: Dq, Dk, Dv."""
-        width, width_of_values = self.head_widths(query_width)
+        width, width_of_values = self._head_widths(query_width)
         num_kv_heads = self.num_kv_heads or self.num_heads
 
         bias_init = self.bias_init if self.use_bias else None
@@ -176,11 +177,11 @@ class MultiHead(AttentionBase):
         )
         return made
 
-    def norm_of(self, name: str) -> str | None:
+    def _norm_of(self, name: str) -> str | None:
         """The name of the norm that follows a projection; None = none does."""
         return f"{name}_norm" if self.normalize_qk and name not in ("value", "out") else None
 
-    def head_widths(self, query_width: int) -> tuple[int, int]:
+    def _head_widths(self, query_width: int) -> tuple[int, int]:
         """The widths of a head of queries and keys, and of a head of values: H, D."""
         features = self.qkv_features or query_width
         value_features = self.value_features or features
@@ -191,10 +192,12 @@ class MultiHead(AttentionBase):
             )
         return features // self.num_heads, value_features // self.num_heads
 
+    @hook
     def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
         """The mask that is attended with, that of the call; a subclass may hide more."""
         return mask
 
+    @hook
     def make_route(self, q: jax.Array, k: jax.Array) -> Route:
         """The route that is called, `route`; a subclass may make it, with parameters of its own.
 
@@ -208,7 +211,7 @@ class MultiHead(AttentionBase):
         del q, k
         return self.route
 
-    def require_route(self, *, cross: bool, decode: bool) -> None:
+    def _require_route(self, *, cross: bool, decode: bool) -> None:
         """Refuses a route that is none, or cannot do what the call asks for."""
         name = type(self.route).__name__
         wanted = "a value, such as routes.LSH(num_hashes=4)"
@@ -270,11 +273,12 @@ class SelfHashed(MultiHead):
 
     causal: bool
 
+    @hook
     def make_mask(self, mask: masks.Mask | jax.Array | None) -> masks.Mask | jax.Array | None:
         """The mask of the call, and what follows a token hidden where `causal`."""
         return masks.combine(masks.Causal(), mask) if self.causal else mask
 
-    def require_route(self, *, cross: bool, decode: bool) -> None:
+    def _require_route(self, *, cross: bool, decode: bool) -> None:
         """Refuses what does not hash, other keys, and decoding where the future is seen."""
         require_choice("causal", self.causal, (True, False))
         require(
@@ -288,4 +292,4 @@ class SelfHashed(MultiHead):
             not cross,
             "LSHSelfAttention attends within one sequence; got key= (use MultiHeadAttention)",
         )
-        super().require_route(cross=cross, decode=decode)
+        super()._require_route(cross=cross, decode=decode)

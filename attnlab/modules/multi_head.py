@@ -184,7 +184,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           dropout_rng: key of the dropout; None = one of the stream "dropout".
         """
         require_module_sizes(self)
-        return self.attend(
+        return self._attend(
             self,
             query,
             key,

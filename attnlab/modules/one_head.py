@@ -38,7 +38,7 @@ class OneHead(AttentionBase):
     param_dtype: Any
     kernel_init: Initializer
 
-    def attend(
+    def _attend(
         self,
         host: Host,
         query: jax.Array,
@@ -51,16 +51,16 @@ class OneHead(AttentionBase):
         return_weights: bool,
     ) -> Any:
         """The context of a call, [*B, T, Dv], or it and the weights."""
-        route, deterministic = self._route(), self.is_deterministic(deterministic)
+        route, deterministic = self._route(), self._is_deterministic(deterministic)
         query, key, value = as_query_key_value(self, query, key, value)
-        layers = self.projections(query.shape[-1], key.shape[-1])
+        layers = self._projections(query.shape[-1], key.shape[-1])
         if layers:
             query = host.apply_linear("query", layers["query"], query)
             key = host.apply_linear("key", layers["key"], key)
         q = query[..., None, :]
         k = key[..., None, :]
         v = value[..., None, :]
-        score = host.own_child("score", self.own_score)(q, k)
+        score = host.own_child("score", self._own_score)(q, k)
         call, sampling = sample_route(self, host, route, deterministic)
         options = {"mask": mask, "bias": bias, "precision": self.precision, **sampling}
         dropout = dropout_options(self, host, deterministic)
@@ -73,12 +73,12 @@ class OneHead(AttentionBase):
             host.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
-    def projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
+    def _projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
         """The linear maps of queries and keys by their names; none where these meet as they are."""
         del query_width, key_width
         return {}
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """The score, or the Linen module that makes it and its parameters."""
         raise NotImplementedError
 
@@ -109,11 +109,11 @@ class Additive(OneHead):
     features: int
     normalize: bool
 
-    def projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
+    def _projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
         """W and U, to the hidden width."""
         return _meet_at(self.features, (query_width, key_width), self.kernel_init)
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """w·tanh(q + k), or its normalized form."""
         return AdditiveScore(self.normalize, param_dtype=self.param_dtype, **named)
 
@@ -124,13 +124,13 @@ class Multiplicative(OneHead):
     score: Any
     features: int | None
 
-    def projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
+    def _projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
         """Maps to `features`, where there are some."""
         if self.features is None:
             return {}
         return _meet_at(self.features, (query_width, key_width), self.kernel_init)
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """The score that was given, or q·W·k."""
         if self.score is not None:
             return self.score
@@ -142,7 +142,7 @@ class Concat(OneHead):
 
     features: int | None
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """w·tanh(W [q; k])."""
         kernel_init = name_axes(self, self.kernel_init, None, "embed", "hidden")
         return ConcatScore(self.features, kernel_init, self.param_dtype, **named)
@@ -153,7 +153,7 @@ class Location(OneHead):
 
     max_length: int
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """W q, whatever the keys."""
         kernel_init = name_axes(self, self.kernel_init, None, "embed", None)
         return LocationScore(self.max_length, kernel_init, self.param_dtype, **named)
@@ -170,7 +170,7 @@ class Local(AttentionBase):
     param_dtype: Any
     kernel_init: Initializer
 
-    def attend(
+    def _attend(
         self,
         host: Host,
         query: jax.Array,
@@ -184,7 +184,7 @@ class Local(AttentionBase):
     ) -> Any:
         """The context of a call, [*B, T, Dv], or it and the weights."""
         query, key, value = as_query_key_value(self, query, key, value)
-        deterministic = self.is_deterministic(deterministic)
+        deterministic = self._is_deterministic(deterministic)
         require(
             self.predictive or self.features is None,
             f"features are hidden units of local-p's centers, and predictive=False predicts none;"
@@ -210,7 +210,7 @@ class Local(AttentionBase):
             v,
             centers,
             half_width=self.half_width,
-            score=host.own_child("score", self.own_score)(q, k),
+            score=host.own_child("score", self._own_score)(q, k),
             gaussian=self.predictive,
             mask=mask,
             precision=self.precision,
@@ -224,7 +224,7 @@ class Local(AttentionBase):
             host.sow("intermediates", "attention_weights", weights)
         return (context, weights) if return_weights else context
 
-    def projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
+    def _projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
         """The two maps that predict a center."""
         del key_width
         if not self.predictive:
@@ -235,7 +235,7 @@ class Local(AttentionBase):
             "center": Projection((features,), (1,), ("hidden", None), init),
         }
 
-    def own_score(self, **named: Any) -> Any:
+    def _own_score(self, **named: Any) -> Any:
         """The score that was given, or q·W·k."""
         if self.score is not None:
             return self.score
@@ -243,7 +243,7 @@ class Local(AttentionBase):
 
     def _predict_centers(self, host: Host, query, num_keys: int, mask: Any) -> jax.Array:
         """S·sigmoid(v·tanh(W query)), [*B, T], at least float32."""
-        layers = self.projections(query.shape[-1], query.shape[-1])
+        layers = self._projections(query.shape[-1], query.shape[-1])
         hidden = jnp.tanh(host.apply_linear("center_hidden", layers["center_hidden"], query))
         logit = host.apply_linear("center", layers["center"], hidden)[..., 0]
         logit = logit.astype(jnp.promote_types(logit.dtype, jnp.float32))

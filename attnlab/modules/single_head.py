@@ -114,7 +114,7 @@ class SingleHead(OneHead, AttentionModule, kw_only=True):
           return_weights: whether to return the weights [*B, T, S] too.
         """
         require_module_sizes(self)
-        return self.attend(
+        return self._attend(
             self,
             query,
             key,

@@ -73,15 +73,15 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         **fields: Any,
     ):
         given = self.set_fields(num_heads, rngs=rngs, keep_rngs=keep_rngs, **fields)
-        self.require_route(cross=False, decode=False)
+        self._require_route(cross=False, decode=False)
         key_features = in_features if in_kv_features is None else in_kv_features
         value_features = key_features if in_value_features is None else in_value_features
         self.in_features = as_size("in_features", in_features)
-        width, _ = self.head_widths(in_features)
-        layers = given.projections(in_features, key_features, value_features)
+        width, _ = self._head_widths(in_features)
+        layers = given._projections(in_features, key_features, value_features)
         for name, projection in layers.items():
             setattr(self, name, self.make_linear(projection, rngs))
-            norm = self.norm_of(name)
+            norm = self._norm_of(name)
             if norm is not None:
                 setattr(self, norm, self.make_norm(width, rngs))
         heads = num_heads, num_heads if self.route.shares_qk else self.num_kv_heads or num_heads
@@ -125,7 +125,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
         """
-        return self.attend(
+        return self._attend(
             Call(self, query, rngs, sow_weights),
             query,
             key,
@@ -175,7 +175,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         if cross:
             return
         *batch, length, _ = input_shape
-        width, width_of_values = self.head_widths(self.in_features)
+        width, width_of_values = self._head_widths(self.in_features)
         num_kv_heads = self.num_kv_heads or self.num_heads
         num_key_heads = self.num_heads if self.route.shares_qk else num_kv_heads
         dtype = dtype or self.dtype or self.param_dtype

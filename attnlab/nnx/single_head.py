@@ -63,12 +63,12 @@ class _OneHead(AttentionModule):
         given = self.set_fields(*sizes, rngs=rngs, keep_rngs=keep_rngs, **fields)
         self.in_features = as_size("in_features", in_features)
         widths = in_features, in_features if in_kv_features is None else in_kv_features
-        layers = given.projections(*widths)
+        layers = given._projections(*widths)
         for name, projection in layers.items():
             setattr(self, name, self.make_linear(projection, rngs))
         if "key" in layers:  # both are projected to one width
             widths = layers["query"].outputs + layers["key"].outputs
-        self.score = make_score(given.own_score(), (1, 1), widths, rngs)
+        self.score = make_score(given._own_score(), (1, 1), widths, rngs)
 
 
 class _Exact(_OneHead):
@@ -101,7 +101,7 @@ class _Exact(_OneHead):
           rngs: random numbers of this call; None = those of the module.
         """
         meeting: Any = self
-        return meeting.attend(
+        return meeting._attend(
             Call(self, query, rngs, sow_weights),
             query,
             key,
@@ -168,7 +168,7 @@ class LocalAttention(Local, _OneHead):
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
         """
-        return self.attend(
+        return self._attend(
             Call(self, query, rngs, sow_weights),
             query,
             key,

@@ -147,7 +147,7 @@ def test_dropout_may_be_told_by_an_attribute(name):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other
         )
-    assert told.is_deterministic(True), "what the call says counts"
+    assert told._is_deterministic(True), "what the call says counts"
 
 
 def test_weights_shown_are_those_before_dropout():

@@ -149,6 +149,16 @@ def test_a_step_compiles_once_and_a_new_cache_begins_anew():
     assert type(cross.source_key) is attnlab.nnx.SourceCache and cross.cached_key is None
 
 
+def test_a_model_is_tabulated_and_then_called_as_before():
+    """`nnx.tabulate` runs every function of a module's class under `jit`, where it is called."""
+    x = sequence()
+    local = attnlab.nnx.LocalAttention(in_features=D, half_width=2, rngs=nnx.Rngs(0))
+    for module, inputs in ((make("placed"), [x, x]), (make("hashed"), [x]), (local, [x, x])):
+        want = module(*inputs)
+        nnx.tabulate(module, *inputs)
+        np.testing.assert_array_equal(module(*inputs), want)
+
+
 def test_modules_of_one_definition_are_alike_whatever_initializes_them():
     inits = [nnx.initializers.constant(value) for value in (2.0, 3.0)]
     made = [
