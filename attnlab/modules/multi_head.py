@@ -93,6 +93,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         learned factor of the logits in place of 1/√H: `CosineScore`, with a factor for each head.
       rotary: whether to turn queries and keys by their positions (`positions.rotary`), or a number,
         its `max_wavelength`; a route that hashes does so after the turn, unless told otherwise.
+        Products of the two (dot, cosine) then depend on distances; additive, general and concat
+        scores do not.
       position_bias: module that makes a bias of the distance, such as `AlibiBias()`; None = the
         logits get what the call gives as `bias=`. Where the mask's q_offset is an argument of
         `jit`, queries that stand behind all keys get NaN.
