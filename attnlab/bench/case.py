@@ -81,6 +81,8 @@ class Case:
       vocab_size: number of ids of that model.
       beam_size: width of the beam, where there is one.
       against: name of the mechanism that it is timed in turns with; None = alone.
+      keep_memory: whether the process keeps what it frees, for its next arrays, as trainings do;
+        else as the C library does.
     """
 
     mechanism: str
@@ -103,6 +105,7 @@ class Case:
     vocab_size: int | None = None
     beam_size: int | None = None
     against: str | None = None
+    keep_memory: bool = False
 
     @property
     def width(self) -> int:

@@ -14,7 +14,7 @@ _MIB = 2**20
 
 
 def keep_freed_memory() -> None:
-    """Keeps what this process frees, for its next arrays; to be called before JAX's first use.
+    """Keeps what this process frees, for its next arrays; best called before JAX's first use.
 
     A program of a CPU allocates its temporaries at each run. By default large blocks go back to the
     system at once, which clears every page of the next ones: up to a third of the time of a small

@@ -38,7 +38,7 @@ COLUMNS = (
     "memory_bytes memory_source analysis_bytes resident_peak_bytes device_peak_bytes "
     "available_bytes sent_bytes compile_seconds load busy other_seconds batch num_heads head_dim "
     "dtype causal ops_only parallel devices target shard program num_layers vocab_size against "
-    "chunk_size beam_size error message"
+    "chunk_size beam_size keep_memory error message"
 ).split()
 
 CELLS = {"time": tables.time, "memory": tables.memory}
@@ -146,6 +146,7 @@ def summary(done: SoFar[Result]) -> str:
     case = results[0].case
     devices = sorted({r.case.devices for r in results})
     split = f", {case.shard} divided" if case.shard else ""
+    kept = "; freed memory is kept" if case.keep_memory else ""
     what = "Bare functions" if case.ops_only else "Jitted Flax modules with their projections"
     causal = "causal" if case.causal else "not causal"
     if case.program != ATTENTION:
@@ -159,7 +160,7 @@ def summary(done: SoFar[Result]) -> str:
         f"**{said}**" if said else "",
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, {causal}, {case.parallel} on "
-        f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}.",
+        f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}{kept}.",
         legend(results),
     ]
     if not case.ops_only:
@@ -398,7 +399,7 @@ def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
     bases = group(cases, lambda case: case.against).values()
     subplots_of = [list(group(some, lambda case: case.passes).values()) for some in bases]
     grid = [panels[i : i + 2] for panels in subplots_of for i in range(0, len(panels), 2)]
-    rows = [list(dict.fromkeys((x.label, x.length) for some in row for x in some)) for row in grid]
+    rows = [list(dict.fromkeys(_name_row(x) for some in row for x in some)) for row in grid]
     ends = [x for r in ratios.values() for x in ((r.low, r.high) if r.turns > 1 else (r.mean,))]
     ticks = round_steps(min(1.0, *ends), max(1.0, *ends), "time")
     with figure_files.style():
@@ -423,16 +424,21 @@ def draw_ratios(results: Sequence[Result], device: str) -> Figure | None:
     return figure
 
 
-def _ratios(axes: Any, ratios: dict[Case, trends.Ratio], names: list[tuple[str, int]]) -> None:
+def _name_row(case: Case) -> str:
+    kept = ", memory kept" if case.keep_memory else ""
+    return f"{case.label.split('/')[-1]}, n = {case.length}{kept}"
+
+
+def _ratios(axes: Any, ratios: dict[Case, trends.Ratio], names: list[str]) -> None:
     axes.axvline(1, color=INK, linewidth=0.9)
     for case, ratio in ratios.items():
         color, marker = of_attention(case.mechanism, [x.mechanism for x in ratios])
-        at, several = names.index((case.label, case.length)), ratio.turns > 1
+        at, several = names.index(_name_row(case)), ratio.turns > 1
         style = {"color": color, "markerfacecolor": color if several else "white"}
         axes.plot([ratio.low, ratio.high] * several, [at, at] * several, color=color)
         axes.plot(ratio.mean, at, marker, markersize=7 if marker == "*" else 4.5, **style)
     axes.set(title=PASS_TITLES[case.passes], ylim=(len(names) - 0.4, -0.6))
-    axes.set_yticks(range(len(names)), [f"{x.split('/')[-1]}, n = {n}" for x, n in names])
+    axes.set_yticks(range(len(names)), names)
     axes.tick_params(labelsize=8)
     axes.grid()
     base = (case.against or "").split("/")[-1]  # of a user's own file

@@ -167,7 +167,7 @@ class Comparison:
         if case.target is not None:
             return (case.target,)
         on_host = self._runner.environment["platform"] == "cpu"
-        return (case.length,) if on_host else (case.length, case.label)
+        return (case.length, case.keep_memory) if on_host else (case.length, case.label)
 
     def _seconds_left(self, items: Sequence[Item]) -> float | None:
         """The peaks at the end take a second each, which is nothing."""
@@ -282,7 +282,9 @@ def base_of(case: Case) -> Case:
 
 def _line_of(rows: Iterable[Result], case: Case) -> list[Result]:
     """The rows of the same mechanism, implementation, pass and target."""
-    fields = "label passes target num_heads head_dim dtype causal ops_only program".split()
+    fields = (
+        "label passes target num_heads head_dim dtype causal ops_only program keep_memory".split()
+    )
     same = [getattr(case, name) for name in fields]
     return [r for r in rows if [getattr(r.case, name) for name in fields] == same]
 

@@ -136,6 +136,12 @@ class Settings(Flags):
     case_seconds: float = flag(
         10.0, "Seconds after which a case is stopped.", above=0, not_with="target"
     )
+    keep_memory: bool = flag(
+        False,
+        "Whether the processes keep what they free for their next arrays, as trainings do. The C "
+        "library gives large arrays back to the system, which clears the pages of the next ones.",
+        not_with="target",
+    )
     case_gib: float = flag(
         8.0,
         "GiB of a CPU's memory that a case may take: one that needs more is not run. What torch "
@@ -272,7 +278,7 @@ class Settings(Flags):
         return [*dict.fromkeys(self.num_layers)]
 
     def _cases(self, passes: tuple[str, ...], **options: Any) -> list[Case]:
-        names = "num_heads head_dim dtype causal chunk_size ops_only parallel".split()
+        names = "num_heads head_dim dtype causal chunk_size ops_only parallel keep_memory".split()
         options |= {name: getattr(self, name) for name in names}
 
         def options_of(name: str, way: str | None, one: str) -> dict[str, Any]:

@@ -57,7 +57,8 @@ def _sizes(case: Case) -> str:
     causal = "causal" if case.causal else "not causal"
     layers = f", {case.num_layers} layers" if case.num_layers else ""
     batch = f", batch {case.batch}" if case.batch > 1 else ""
-    return f"{case.num_heads} × {case.head_dim}, {case.dtype}, {causal}{layers}{batch}"
+    kept = ", freed memory kept" if case.keep_memory else ""
+    return f"{case.num_heads} × {case.head_dim}, {case.dtype}, {causal}{layers}{batch}{kept}"
 
 
 _METHOD = (

@@ -9,7 +9,11 @@ from attnlab.runs.flags import Flags, flag
 from experiments.compare_lengths.settings import Settings as Lengths
 
 GROWING = ("additive", "dot", "general", "cosine", "concat", "location", "exact", "window-128")
-_LSH = ("lsh-4", "hf_lsh-4", "reformer_pytorch-4", "torch_sdpa", "exact:blockwise")
+_LSH: Mapping[str, Any] = {
+    "mechanisms": ("lsh-4", "hf_lsh-4", "reformer_pytorch-4", "torch_sdpa", "exact:blockwise"),
+    "against": "lsh-4",
+    "lengths": (16384,),
+}
 _ACCURACY: Mapping[str, Any] = {
     "mechanisms": ("exact", "torch_sdpa", "jax_nn", "flax"),
     "lengths": (4096, 8192),
@@ -43,7 +47,8 @@ ROWS: Mapping[str, Sequence[Mapping[str, Any]]] = {
     "growth": [
         {"mechanisms": tuple(f"{name}:blockwise" for name in GROWING), "lengths": (2048, 8192)}
     ],
-    "lsh": [{"mechanisms": _LSH, "against": "lsh-4", "lengths": (16384,)}],
+    "lsh": [_LSH],
+    "lsh_kept": [{**_LSH, "keep_memory": True}],
     "lsh_growth": [
         {"mechanisms": (f"lsh-{rounds}",), "lengths": (n // 4, n), "passes": PASSES[1:]}
         for n, rounds in ((65536, 4), (262144, 1))

@@ -1,8 +1,10 @@
 """`compare_peers` is a preset of `compare_lengths`: its cases, and what it says without peers."""
 
+import dataclasses
 import importlib.util
 
 from attnlab.bench.case import ACCURACY
+from experiments.compare_lengths.run import base_of
 from experiments.compare_peers import __main__ as compare_peers
 from experiments.compare_peers.settings import ROWS, Settings
 from tests.experiments import tiny
@@ -20,6 +22,9 @@ def test_a_row_is_flags_of_compare_lengths():
     assert {case.passes for case in parts["accuracy"]} == {ACCURACY}
     assert {case.passes for case in parts["training"]} == {"train_step"}
     assert [case.length for case in parts["lsh_growth"]] == [16384, 65536, 65536, 262144]
+    # Nothing but the memory differs, so each row has its own base.
+    kept = [dataclasses.replace(case, keep_memory=False) for case in parts["lsh_kept"]]
+    assert kept == parts["lsh"] and base_of(parts["lsh_kept"][-1]) in parts["lsh_kept"]
     # The same case is measured once.
     assert set(parts["exact"]) & set(parts["sdpa"])
 
