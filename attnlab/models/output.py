@@ -1,4 +1,4 @@
-"""From states to the logits of a vocabulary: at once, or in blocks when a loss asks for them."""
+"""From states to the logits of a vocabulary, at once or in blocks; the product of projections."""
 
 from __future__ import annotations
 
