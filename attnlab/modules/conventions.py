@@ -6,9 +6,10 @@ What Linen's modules and those of `attnlab.nnx` check, name and compute is writt
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from types import MethodType
-from typing import Any, NamedTuple, Protocol, TypedDict
+from typing import Any, NamedTuple, Protocol, TypedDict, TypeVar, cast
 
 import flax.linen as nn
 import jax
@@ -36,6 +37,7 @@ __all__ = [
     "name_axes",
     "read_mask",
     "require_module_sizes",
+    "take_flax_names",
 ]
 
 Initializer = Callable[..., Any]
@@ -108,6 +110,22 @@ class Host(Protocol):
     def sow(self, collection: Any, name: str, value: Any) -> bool:
         """Keeps a value for those who look."""
         ...
+
+
+_Call = TypeVar("_Call", bound=Callable[..., Any])
+_FLAX_NAMES = {"inputs_q": "query", "inputs_k": "key", "inputs_v": "value"}
+
+
+def take_flax_names(call: _Call) -> _Call:
+    """A decorator of `__call__`, which then takes its inputs by Flax's names as well."""
+
+    @functools.wraps(call)
+    def renamed(self: Any, *inputs: Any, **named: Any) -> Any:
+        theirs = [name for name in _FLAX_NAMES if name in named]
+        renamed_inputs = {_FLAX_NAMES[name]: named.pop(name) for name in theirs}
+        return call(self, *inputs, **named, **renamed_inputs)  # a name that is there twice raises
+
+    return cast(_Call, renamed)
 
 
 class hook:  # noqa: N801, a decorator

@@ -16,6 +16,7 @@ from attnlab.modules.conventions import (
     CallOptions,
     Initializer,
     require_module_sizes,
+    take_flax_names,
 )
 from attnlab.modules.heads import MultiHead
 from attnlab.ops.routes import AllPairs, Route
@@ -156,6 +157,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
     ) -> tuple[jax.Array, jax.Array]: ...
 
     @nn.compact
+    @take_flax_names
     def __call__(
         self,
         query: jax.Array,

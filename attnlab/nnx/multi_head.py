@@ -13,6 +13,7 @@ from attnlab import masks
 from attnlab.biases import Bias
 from attnlab.core.checks import as_size
 from attnlab.modules import lsh, multi_head
+from attnlab.modules.conventions import take_flax_names
 from attnlab.modules.heads import MultiHead, SelfHashed
 from attnlab.nnx.base import AttentionModule, Call, HashStats, Learned, make_score
 from attnlab.ops.routes import StatefulRoute
@@ -94,6 +95,7 @@ class MultiHeadAttention(MultiHead, AttentionModule):
             self.center = HashStats(jnp.zeros((num_heads, width), jnp.float32))
         self.clear_cache()
 
+    @take_flax_names
     def __call__(
         self,
         query: jax.Array,

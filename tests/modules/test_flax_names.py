@@ -40,10 +40,11 @@ WORDS = {  # of a model of Flax's, as it stands
 
 def test_a_model_of_linen_has_the_same_parameters_and_numbers_to_begin_with():
     x, words = sequence(), {**WORDS, "force_fp32_for_softmax": True}
+    inputs = {"inputs_q": x, "inputs_k": x[:, ::-1], "inputs_v": 2 * x}
     mask = nn.make_causal_mask(x[..., 0])
     theirs, ours = nn.MultiHeadDotProductAttention(**words), MultiHeadAttention(**words)
     (true, at_first), (got, variables) = (
-        module.init_with_output(jax.random.key(0), x, x, x, mask=mask) for module in (theirs, ours)
+        module.init_with_output(jax.random.key(0), **inputs, mask=mask) for module in (theirs, ours)
     )
     jax.tree.map(np.testing.assert_array_equal, at_first, variables)
     np.testing.assert_allclose(got, true, **CLOSE)
@@ -58,7 +59,9 @@ def test_a_model_of_nnx_has_the_same_parameters_and_numbers_to_begin_with():
             of_both = (getattr(getattr(module, name), leaf)[...] for module in (theirs, ours))
             np.testing.assert_array_equal(*of_both, err_msg=name)
     np.testing.assert_allclose(ours(x, mask=mask), theirs(x, mask=mask), **CLOSE)
-    np.testing.assert_allclose(ours(x, is_causal=True), theirs(x, mask=mask), **CLOSE)
+    np.testing.assert_allclose(ours(inputs_q=x, is_causal=True), theirs(x, mask=mask), **CLOSE)
+    with pytest.raises(TypeError, match="multiple values"):
+        ours(x, inputs_q=x)
     theirs.init_cache((B, T, D))
     ours.init_cache((B, T, D))
     for module in (theirs, ours):
