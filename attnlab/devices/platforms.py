@@ -25,6 +25,7 @@ __all__ = [
     "Platform",
     "compiling_for",
     "current",
+    "is_one_cpu",
     "make_cpu_devices",
     "variables_for_cpu_devices",
 ]
@@ -81,6 +82,14 @@ def make_cpu_devices(count: int) -> None:
     with contextlib.suppress(RuntimeError):  # it has started
         jax.config.update("jax_num_cpu_devices", count)
         os.environ.update(variables_for_cpu_devices(count, os.environ))
+
+
+def is_one_cpu() -> bool:
+    """Whether what is traced is for this process's CPU, which is one device.
+
+    No device is asked for under `compiling_for`, where it is False.
+    """
+    return _target.value is None and current().name == "cpu" and jax.device_count() == 1
 
 
 def current() -> Platform:

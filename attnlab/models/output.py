@@ -86,7 +86,7 @@ def product(x: jax.Array, kernel: jax.Array, axes: Any, *args: Any, **options: A
     On a CPU of one device the rows are put in one axis first: to sum a kernel's gradient over two
     axes XLA:CPU copies x. On several devices one axis of two could not stay divided.
     """
-    if platforms.current().name != "cpu" or jax.device_count() > 1:
+    if not platforms.is_one_cpu():
         return jax.lax.dot_general(x, kernel, axes, *args, **options)
     # [..., D] to [rows, D], and back
     rows = x.reshape(-1, x.shape[-1])

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from attnlab.devices import platforms
 from attnlab.models.output import product, wide_product
@@ -23,8 +24,11 @@ def test_on_a_cpu_of_one_device_alone_a_product_is_one_of_matrices(monkeypatch):
     assert factors() == (2, 3, 5)  # the tests have two devices
     monkeypatch.setattr(jax, "device_count", lambda: 1)
     assert factors() == (6, 5)
-    with platforms.compiling_for(platforms.Platform("tpu", "TPU v5 lite")):
-        assert factors() == (2, 3, 5)
+    monkeypatch.setattr(jax, "device_count", lambda: pytest.fail("a target asks for no device"))
+    for target in (platforms.Platform("tpu", "TPU v5 lite"), platforms.Platform("cpu")):
+        with platforms.compiling_for(target):
+            assert factors() == (2, 3, 5)
+    monkeypatch.setattr(jax, "device_count", lambda: 1)
     np.testing.assert_allclose(product(x, kernel, LAST_BY_FIRST), x @ kernel, rtol=1e-6)
     half = jnp.asarray(x, jnp.bfloat16)
     assert wide_product(half, kernel.astype(jnp.bfloat16), LAST_BY_FIRST).dtype == jnp.float32
