@@ -77,15 +77,6 @@ def rounds_of(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def is_lsh(name: str) -> bool:
-    """Whether a model is LSH attention in all layers, and neither a pattern nor reversible.
-
-    >>> is_lsh("lsh-4"), is_lsh("window-9+lsh-4"), is_lsh("reversible-lsh-4")
-    (True, False, False)
-    """
-    return Model.parse(name).form == "lsh"
-
-
 def hashing_layers(name: str, num_layers: int) -> np.ndarray:
     """Which of the layers whose queries are their keys hash, and are not exact: booleans.
 

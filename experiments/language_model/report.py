@@ -1,9 +1,8 @@
 """Tables and figures of `language_model`: quality against cost, other rounds, what rounds see.
 
-At a length an LSH model is as good as exact attention where its bits per byte, over the seeds that
-both were trained with, three at least, are at most `--equal_bits` more, by all of the 95 % interval
-of the difference; and faster where a token takes at most `FASTER` of exact attention's time. Only
-the models lsh-R decide: in a pattern such as window-128+lsh-4 other layers may do the work.
+At a length a model is as good as exact attention where its bits per byte, over the seeds that both
+were trained with, three at least, are at most `--equal_bits` more, by all of the 95 % interval of
+the difference; and faster where a token takes at most `FASTER` of exact attention's time.
 """
 
 from __future__ import annotations
@@ -27,10 +26,11 @@ from attnlab.runs.units import spread
 from attnlab.studies.study import Row
 from experiments.language_model.copying import SYMBOLS
 from experiments.language_model.measure import WATCHED
-from experiments.language_model.models import is_lsh, rounds_of
+from experiments.language_model.models import rounds_of
 
 NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
 FASTER = 0.95  # of exact attention's time: what is nearer is noise
+VERDICTS = {True: "As good", False: "Worse", None: "Undecided"}  # by `is_equal`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,50 +109,58 @@ def group_trained(rows: Sequence[Row]) -> dict[int, dict[str, Point]]:
 
 
 def answer(rows: Sequence[Row], margin: float) -> str:
-    """From which length LSH is faster at equal bits per byte, or that it is not; "" = not known.
+    """How the models stand beside exact attention at the longest length; "" = not known.
 
     Up to `margin` bits per byte more count as equal.
     """
-    compared = {length: some for length, some in group_trained(rows).items() if _decisive(some)}
+    by_length = group_trained(rows)
+    compared = [length for length, some in by_length.items() if beside_exact(some)]
     if not compared:
         copies = [row for row in rows if row.cell["task"] == "copy"]
         if len(copies) < len(rows) or not copies:
             return ""
         row = max(copies, key=lambda row: row.scores["symbols right"])
         return f"symbols right: {row.scores['symbols right']:.1%} ({row.cell.title})"
-    best = {length: _fastest_equal(some, margin) for length, some in compared.items()}
     longest = max(compared)
-    tail = [n for n in compared if all(best[m] is not None for m in compared if m >= n)]
-    if tail:
-        fastest, exact = best[tail[0]], compared[tail[0]]["exact"]
-        assert fastest is not None
-        return (
-            f"LSH is faster than exact attention at equal bits per byte from {tail[0]:,} tokens on:"
-            f" {fastest.model} takes {fastest.time_of(exact):.2f} of its time"
-        )
-    exact, some = compared[longest]["exact"], _decisive(compared[longest])
-    fast = [point for point in some if (point.time_of(exact) or 0) <= FASTER]
-    unclear = [point for point in fast if is_equal(point.more_than(exact), margin) is None]
-    nearest = min(unclear or some, key=lambda point: statistics.fmean(point.more_than(exact)))
-    verdict = "not known to be" if unclear else "not"
-    return (
-        f"LSH is {verdict} faster than exact attention at equal bits per"
-        f" byte with windows of {longest:,} tokens, the longest: {nearest.model} has"
-        f" {spread(nearest.more_than(exact), '+.3f')} in {nearest.time_of(exact):.2f} of its time"
-    )
+    exact = by_length[longest]["exact"]
+    by_verdict: dict[str, list[str]] = {verdict: [] for verdict in VERDICTS.values()}
+    for point in beside_exact(by_length[longest]):
+        more = point.more_than(exact)
+        text = f"{spread(more, '+.3f')} in {point.time_of(exact):.2f} of its time"
+        begin = faster_from(point.model, by_length, margin)
+        if begin is not None and begin < longest:
+            text += f", faster from {begin:,} on"
+        by_verdict[VERDICTS[is_equal(more, margin)]].append(f"{point.model} ({text})")
+    parts = [f"{verdict}: {', '.join(some)}" for verdict, some in by_verdict.items() if some]
+    return f"Bits beside exact attention with windows of {longest:,} tokens. " + ". ".join(parts)
 
 
-def _decisive(some: Mapping[str, Point]) -> list[Point]:
-    """The LSH models that can be compared with exact attention, in time and bits."""
+def beside_exact(some: Mapping[str, Point]) -> list[Point]:
+    """The models of one length that can be compared with exact attention, in time and bits."""
     exact = some.get("exact")
     return [
         point
         for point in some.values()
         if exact is not None
-        and is_lsh(point.model)
+        and point is not exact
         and point.time_of(exact) is not None
         and point.more_than(exact)
     ]
+
+
+def faster_from(
+    model: str, by_length: Mapping[int, Mapping[str, Point]], margin: float
+) -> int | None:
+    """The length from which on a model is as good as exact attention and faster, if any."""
+    begin = None
+    for length, some in by_length.items():
+        points = {point.model: point for point in beside_exact(some)}
+        if model in points:
+            exact, point = some["exact"], points[model]
+            is_faster = (point.time_of(exact) or 0) <= FASTER
+            pays = is_faster and is_equal(point.more_than(exact), margin)
+            begin = (begin or length) if pays else None
+    return begin
 
 
 def is_equal(more: Sequence[float], margin: float) -> bool | None:
@@ -169,17 +177,6 @@ def is_equal(more: Sequence[float], margin: float) -> bool | None:
     if mean + width <= margin + 1e-9:  # rounded
         return True
     return False if mean - width > margin else None
-
-
-def _fastest_equal(some: Mapping[str, Point], margin: float) -> Point | None:
-    """The fastest LSH model that is as good as exact attention, where it is faster."""
-    exact = some["exact"]
-    equal = [
-        point
-        for point in _decisive(some)
-        if is_equal(point.more_than(exact), margin) and (point.time_of(exact) or 0) <= FASTER
-    ]
-    return min(equal, key=lambda point: point.seconds or 0, default=None)
 
 
 def sections(rows: Sequence[Row], margin: float) -> Iterator[str]:
@@ -203,17 +200,20 @@ def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
             more, time = point.more_than(exact), point.time_of(exact)
             if point is not exact and more:
                 ratio = "" if time is None else f"{time:.2f}"
-                lines.append([str(length), point.model, spread(more, "+.3f"), ratio])
+                verdict = VERDICTS[is_equal(more, margin)].lower()
+                lines.append([str(length), point.model, spread(more, "+.3f"), verdict, ratio])
     drawn = any("memory" in row.details for row in rows)
     if drawn or lines:
         yield "## Quality against cost"
     if drawn:
         yield "![bits per byte against time and memory](frontier.svg)"
     if lines:
-        yield markdown_table(["length", "model", "bits against exact", "of exact's time"], lines)
+        header = ["length", "model", "bits against exact", "verdict", "of exact's time"]
+        yield markdown_table(header, lines)
         yield (
-            "Bits are the mean over the seeds of both. A model counts as equal where all of the"
-            f" interval is at most {margin:g} more, as faster with up to {FASTER:g} of the time."
+            "Bits are the mean over the seeds of both. A model is *as good* where all of the"
+            f" interval is at most {margin:g} more, *worse* where all of it is above that; it is"
+            f" faster with up to {FASTER:g} of the time."
         )
 
 
@@ -340,7 +340,7 @@ def _draw_frontier(rows: Sequence[Row]) -> Figure | None:
             xs, ys = [of(point) for point in some], [x.mean for x in some]
             look = _look(model, models)
             axes.plot(xs, ys, label=model, linewidth=1.3, **look)
-            axes.vlines(xs, *_range(some), color=look["color"], linewidth=1)
+            axes.vlines(xs, *_interval(some), color=look["color"], linewidth=1)
             for x, point in zip(xs, some, strict=True):
                 look["markersize"] = 4 + 3 * lengths.index(point.length) / max(1, len(lengths) - 1)
                 axes.plot([x], [point.mean], **look)
@@ -349,17 +349,22 @@ def _draw_frontier(rows: Sequence[Row]) -> Figure | None:
     named = ", ".join(thousands(length) for length in lengths)
     shared = " shared: exact attention whose keys are its queries."
     figure.supxlabel(
-        f"Mean over seeds, from the least to the greatest. Small to large mark: {named} tokens."
+        f"Mean over seeds, 95 % interval. Small to large mark: {named} tokens."
         + shared * any(point.model == "shared" for point in known),
         x=0.01, ha="left", fontsize=7.5, color=MUTED,
     )  # fmt: skip
     return _legend(figure, panels)
 
 
-def _range(some: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """The least and the greatest bits over the seeds."""
-    bits = [point.bits.values() for point in some]
-    return [*map(min, bits)], [*map(max, bits)]
+def _interval(some: Sequence[Point]) -> tuple[list[float], list[float]]:
+    """Both ends of the 95 % interval of each mean; the mean itself where seeds are too few."""
+    lows, highs = [], []
+    for point in some:
+        bits = [*point.bits.values()]
+        width = half_width(bits) if len(bits) >= FEWEST else 0.0
+        lows.append(point.mean - width)
+        highs.append(point.mean + width)
+    return lows, highs
 
 
 def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
@@ -379,7 +384,7 @@ def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
                 xs, ys, of_seeds = zip(*some, strict=True)
                 look = _look(model, models)
                 axes.plot(xs, ys, label=f"trained as {model}", linewidth=1.3, **look)
-                axes.vlines(xs, *_range(of_seeds), color=look["color"], linewidth=1)
+                axes.vlines(xs, *_interval(of_seeds), color=look["color"], linewidth=1)
         for model in models:
             if (length, model, model) in by_key and rounds_of(model) is None:
                 look = _look(model, models)
