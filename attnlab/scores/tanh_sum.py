@@ -123,9 +123,9 @@ def _exponential(x: jax.Array) -> jax.Array:
     return jnp.exp(2 * jnp.clip(x, -clip, clip))
 
 
-def _add_up(of_pair, total, pairs, weights):
-    for x, w in zip(pairs, weights, strict=True):
-        total += w * of_pair(x)
+def _add_tanh(total, sums, weights):
+    for x, w in zip(sums, weights, strict=True):
+        total += w * jnp.tanh(x)
     return total
 
 
@@ -140,43 +140,25 @@ def _add_tanh_of_products(total, products, weights):
     return total
 
 
-def _slope_of_product(x: jax.Array) -> jax.Array:
-    reciprocal = 1 / (1 + x)
-    return 4 * (reciprocal - reciprocal * reciprocal)
-
-
 class _Way(NamedTuple):
-    """How tanh(q + k) and its slope 1 − tanh² are found.
+    """How tanh(q + k) and its slope are found.
 
     Attributes:
       of_position: function of a position's q or k, taken before any pair.
       of_pair: function that joins those of a query and of a key.
-      tanh: function of what is joined.
-      slope: function of what is joined.
       add_units: function that adds to a sum the tanh of some hidden units, with their weights.
+      reciprocal: function of what is joined: r = 1 / (1 + e^{2x}) of x = q + k, of which
+        tanh(x) is 1 − 2r and its slope 4(r − r²).
     """
 
     of_position: Callable[[jax.Array], jax.Array]
     of_pair: Callable[[jax.Array, jax.Array], jax.Array]
-    tanh: Callable[[jax.Array], jax.Array]
-    slope: Callable[[jax.Array], jax.Array]
     add_units: Callable[[Any, Any, Any], Any]
+    reciprocal: Callable[[jax.Array], jax.Array]
 
 
-_BY_PRODUCTS = _Way(
-    _exponential,
-    jnp.multiply,
-    lambda x: 1 - 2 / (1 + x),
-    _slope_of_product,
-    _add_tanh_of_products,
-)
-_BY_TANH = _Way(
-    lambda x: x,
-    jnp.add,
-    jnp.tanh,
-    lambda x: 1 - jnp.tanh(x) ** 2,
-    functools.partial(_add_up, jnp.tanh),
-)
+_BY_PRODUCTS = _Way(_exponential, jnp.multiply, _add_tanh_of_products, lambda x: 1 / (1 + x))
+_BY_TANH = _Way(lambda x: x, jnp.add, _add_tanh, lambda x: (1 - jnp.tanh(x)) / 2)
 
 
 def _in_groups(add, total, terms):
@@ -215,25 +197,37 @@ def _sum(way: _Way, q, k, w):
 def _grads(way: _Way, q, k, w, dlogits):
     """Adds up over the positions of one side, in [hidden, positions of the other].
 
-    Three passes, each with the pairs of its own, are twice as fast on a CPU as one that holds
-    [bq, hidden, bk] in parts to reduce it three times.
+    Passes that each find the pairs again are twice as fast on a CPU as one that holds
+    [bq, hidden, bk] in parts to reduce it three times. What is summed over the queries shares a
+    pass: XLA:CPU writes one array in a pass, and a complex one holds two sums.
     """
     q = way.of_position(q)
     k = way.of_position(k)
 
-    def add_over(of_pair, x, y, weights):
+    def add_over(of_reciprocal, x, y, weights, dtype):
         y = y.T
 
         def add_positions(total, x, weights):
-            pairs = [way.of_pair(x[i, :, None], y) for i in range(len(x))]
-            # Not two to a division: what a hidden position holds must not change how others round.
-            return _add_up(of_pair, total, pairs, weights[:, None])
+            for i in range(len(x)):
+                # Not two to a division: what a hidden position holds must not change how others
+                # round.
+                r = way.reciprocal(way.of_pair(x[i, :, None], y))
+                total += of_reciprocal(r, weights[i, None])
+            return total
 
-        return _in_groups(add_positions, jnp.zeros_like(y), (x, weights)).T
+        return _in_groups(add_positions, jnp.zeros_like(y, dtype), (x, weights)).T
 
-    dq = w[None] * add_over(way.slope, k, q, dlogits.T)
-    dk = w[None] * add_over(way.slope, q, k, dlogits)
-    return dq, dk, add_over(way.tanh, q, k, dlogits).sum(0)
+    def quarter_slope(r, weight):
+        weighted = weight * r
+        return weighted - weighted * r
+
+    def quarter_slope_and_half_tanh(r, weight):
+        return jax.lax.complex(quarter_slope(r, weight), weight * (0.5 - r))
+
+    complex_dtype = jnp.result_type(q.dtype, jnp.complex64)
+    slopes = add_over(quarter_slope, k, q, dlogits.T, q.dtype)
+    both = add_over(quarter_slope_and_half_tanh, q, k, dlogits, complex_dtype)
+    return 4 * w[None] * slopes, 4 * w[None] * both.real, 2 * both.imag.sum(0)
 
 
 def _sum_of_one(q, k, w):
