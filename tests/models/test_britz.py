@@ -11,25 +11,10 @@ from tests.models.rnn_checks import (
     TARGET_VOCAB,
     assert_drops,
     assert_is,
-    count,
 )
 
 LSTM = {"encoder_cell": "lstm", "decoder_cell": "lstm"}
 DEEP = {"decoder_residual": "add", "input_transform": True}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changed", "number"),
-    [
-        ({}, 66_324_623),
-        ({"attention": "none-state"}, 64_226_959),
-        ({"attention": "none-input"}, 64_488_591),
-    ],
-)
-def test_the_papers_numbers_of_parameters(changed, number):
-    """Those that the paper prints are in tests/papers."""
-    assert count(Britz(37007, 37007, **changed)) == number
 
 
 def britz(**options):
