@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from attnlab import masks, scores
+from attnlab import masks
 from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.ops.kernels import cudnn
 from attnlab.ops.local import local_attention, window_attention
@@ -80,13 +80,6 @@ def test_local_attention_is_luong_3_2(name, gaussian, x64):
 def small():
     q, k, v = (x.astype("f") for x in CASES["dot"].qkv(np.random.default_rng(1), SIZES))
     return q, k, v, np.broadcast_to(np.arange(17), (2, 17))
-
-
-def test_local_m_is_a_window():
-    q, k, v, centers = small()
-    local = around(q, k, v, centers, half_width=3)
-    window = in_window(q, k, v, window=(3, 3), score=scores.Dot(1.0))
-    np.testing.assert_allclose(local, window, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(
