@@ -109,21 +109,6 @@ def test_nnx_is_causal():
     assert np.abs(our_causal - plain).max() > 1e-2 and np.abs(our_both - our_causal).max() > 1e-2
 
 
-def test_cross_attention_and_gradients():
-    query, key = sequence(), sequence(1)[:, :5]
-    theirs, ours = linen(nn.dot_product_attention), linen(fn())
-    variables = init(theirs, query, key)
-
-    def gradients(module):
-        loss = jax.jit(jax.grad(lambda v: jnp.sum(jnp.sin(module.apply(v, query, key)))))
-        return loss(variables)
-
-    for true, got in zip(
-        jax.tree.leaves(gradients(theirs)), jax.tree.leaves(gradients(ours)), strict=True
-    ):
-        np.testing.assert_allclose(got, true, rtol=1e-4, atol=1e-5)
-
-
 def test_nn_jit_takes_a_score_of_arrays():
     attention_fn = fn(score=scores.Additive(jnp.ones(D // N)))
 
