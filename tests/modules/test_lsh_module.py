@@ -114,19 +114,6 @@ def test_is_projections_hashing_and_neighbors(name):
     )
 
 
-def test_padding_is_seen_by_nobody():
-    module, x = lsh(), sequence()
-    variables = init(module, x)
-    lengths = jnp.array([L, 17])
-    got = compiled(module)(variables, x, lengths)
-    valid = np.arange(L) < np.asarray(lengths)[:, None]
-    true = by_hand(variables["params"], x, valid=valid)
-    np.testing.assert_allclose(got, true, rtol=1e-4, atol=2e-5)
-    garbage = jnp.where(valid[..., None], x, jnp.nan)
-    after = compiled(module)(variables, garbage, lengths)
-    np.testing.assert_array_equal(np.asarray(after)[valid], np.asarray(got)[valid])
-
-
 def test_hash_stream_turns_the_rotations_and_evaluation_needs_none():
     module, x = lsh(), sequence()
     variables = init(module, x)

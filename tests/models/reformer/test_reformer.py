@@ -289,7 +289,7 @@ def test_a_packed_row_is_its_documents():
 
 @pytest.mark.slow
 def test_over_devices():
-    """The mean gradient of pmap and of shard_map is that of one device, without dropout."""
+    """The mean gradient of shard_map is that of one device, without dropout."""
     model = tiny(routes.Window(3, 0), num_layers=2, dropout_rate=0.0, attention_dropout_rate=0.0)
     variables = init(model, TOKENS)
 
@@ -309,7 +309,3 @@ def test_over_devices():
     )  # fmt: skip
     got = jax.jit(jax.grad(of_shards))(variables, TOKENS)
     assert relative_error(got, want) < 1e-5
-    each = jax.pmap(
-        lambda tokens: jax.lax.pmean(jax.grad(loss)(variables, tokens), "rows"), axis_name="rows"
-    )(TOKENS[:, None])
-    assert relative_error(jax.tree.map(lambda x: x[0], each), want) < 1e-5
