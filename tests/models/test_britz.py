@@ -9,7 +9,6 @@ from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
 )
 
@@ -46,8 +45,3 @@ def test_is_the_paper(name):
     settings = ("attention", "encoder_cell", "decoder_cell", "encoder_residual")
     settings += ("decoder_residual", "input_transform", "direction")
     assert_is(rnn_oracle.britz, model, *settings, in_pieces=name in ("residual", "none-state"))
-
-
-@pytest.mark.slow
-def test_dropout_in_half_precision():
-    assert_drops(britz(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5, **DEEP))

@@ -11,7 +11,6 @@ from tests.models.rnn_checks import (
     EXACT,
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
     batch,
     forward,
@@ -30,9 +29,3 @@ def test_is_the_model_of_trax_and_predicts_in_pieces():
     params, pair = random_params(model), batch()
     want, _ = forward(model, params, *pair)
     np.testing.assert_allclose(jax.jit(model.apply)({"params": params}, *pair), want, **EXACT)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate"])
-def test_dropout_in_half_precision(rate):
-    assert_drops(nmt_attn(dtype=jnp.bfloat16, **{rate: 0.5}))

@@ -7,6 +7,7 @@ import pytest
 
 from attnlab.models import Britz, Luong, NMTAttn, RNNEncDec, RNNSearch
 from tests.daily import daily
+from tests.models.rnn_checks import assert_drops
 
 SOURCE, TARGET = jnp.array([[5, 6, 7], [8, 9, 2]]), jnp.array([[4, 2, 0, 0], [3, 5, 6, 2]])
 WIDTHS = {"embed_features": 6, "hidden_features": 8}
@@ -36,6 +37,13 @@ def test_a_model_makes_its_parameters(name):
         sides[side] = sides[side].at[0, 1].set(-1)  # no word, and not the last of them
         finite = np.isfinite(jax.jit(model.apply)(variables, *sides)).all((1, 2))
         np.testing.assert_array_equal(finite, [False, True])
+
+
+@pytest.mark.parametrize("name", daily(MODELS, "search"))
+def test_dropout_in_half_precision(name):
+    assert_drops(MODELS[name](dtype=jnp.bfloat16, dropout_rate=0.5))
+    if name == "nmt-attn":
+        assert_drops(MODELS[name](dtype=jnp.bfloat16, attention_dropout_rate=0.5))
 
 
 @pytest.mark.parametrize("name", MODELS)
