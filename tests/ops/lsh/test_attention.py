@@ -19,6 +19,7 @@ from tests import oracle_lsh
 from tests.daily import daily
 from tests.ops.lsh.plain import (
     BATCH,
+    BUCKETS,
     CHUNK,
     HEADS,
     LAST_BIT,
@@ -142,6 +143,32 @@ def test_the_future_changes_the_past_as_published_alone(options, size, leaks, as
 
 
 # Masks.
+
+
+def test_padding_anywhere_leaks_nowhere():
+    qk, v, buckets = inputs(dtype=np.float32)
+    valid = some_padding()
+
+    @jax.jit
+    def run(qk, v, buckets):
+        def loss(qk, v):
+            out = lsh_attention(qk, v, buckets, chunk_size=CHUNK, mask=key_mask(valid))
+            return jnp.sum(jnp.cos(out) * valid[:, :, None, None]), out
+
+        grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(qk, v)
+        return (out, *grads)
+
+    want = [np.asarray(x) for x in run(qk, v, buckets)]
+    for x in want:
+        assert not x[~valid].any()
+    for position in range(LENGTH):
+        for value in (1e30, np.nan):
+            masked = ~valid[:, position]
+            other = [x.copy() for x in (qk, v, buckets)]
+            other[0][masked, position] = other[1][masked, position] = value
+            other[2][masked, :, position] = BUCKETS - 1 - other[2][masked, :, position]
+            for x, y in zip(run(*other), want, strict=True):
+                np.testing.assert_array_equal(x, y)
 
 
 def test_a_mask_can_say_causal_and_have_query_lengths(x64):
