@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -117,29 +117,27 @@ def _make(venv: Path, extras: set[str], lock: int, newest: bool) -> None:
     update = _sound(venv, before)
     held = set(before["extras"]) if update else set()
     newest = newest or (update and before["newest"])
-    versions = (
-        ["--upgrade", "--upgrade-strategy=eager"] if newest else ["--constraint=" + CONSTRAINTS]
-    )
+    if newest:
+        versions = ["--upgrade", "--upgrade-strategy=eager"]
+    else:
+        versions = [f"--constraint={CONSTRAINTS}"]
     extras = extras | held | (set() if held & devices.CUDA else devices.extras())
     if "compat" in extras and sys.platform == "linux":
         say("note: torch may bring gigabytes of CUDA libraries; see `compat` in pyproject.toml")
+    project = f".[{','.join(sorted({'all', *extras}))}]"
     python = os.path.realpath(sys.executable)  # it may be in the .venv that is removed
-    _install(
-        venv,
-        venv.parent,
-        extras,
-        update=update,
-        create=lambda log: run([python, "-m", "venv", str(venv)], venv.parent, log, lock),
-        wanted=[*versions, "--editable", f".[{','.join(sorted({'all', *extras}))}]"],
-        state=lambda: {
+    with _changing(venv, ".venv", extras, update) as log:
+        if not update:
+            run([python, "-m", "venv", str(venv)], venv.parent, log, lock)
+        run([*_pip(venv), *versions, "--editable", project], venv.parent, log, lock)
+        state = {
             "root": str(venv.parent),
             "python": os.path.realpath(_python(venv)),
             "requirements": _requirements(venv.parent),
             "newest": newest,
             "devices": sorted(devices.find_kinds()),
-        },
-        lock=lock,
-    )
+        }
+        _write(venv, {"complete": True, "extras": sorted(extras), **state})
 
 
 def _compilers(venv: Path) -> Path:
@@ -168,44 +166,28 @@ def _make_compilers(venv: Path, compilers: set[str], lock: int) -> None:
     update = before.get("complete", False) and os.access(_python(folder), os.X_OK)
     compilers = compilers | (set(before["extras"]) if update else set())
     packages = _packages(venv)
-
-    def create(log: list[str]) -> None:
-        python = os.path.realpath(_python(venv))
-        run([python, "-m", "venv", "--without-pip", str(folder)], venv.parent, log, lock)
-        # addsitedir also reads the .pth files there, as of editable installs.
-        line = f"import site; site.addsitedir({str(_site_packages(venv))!r})\n"
-        (_site_packages(folder) / "attnlab_base.pth").write_text(line)
-
     constraints = venv / "compilers.txt"  # nothing of `.venv` may be there in two versions
     constraints.write_text("\n".join(packages))
     with open(venv.parent / "pyproject.toml", "rb") as file:
         known = tomllib.load(file)["project"]["optional-dependencies"]
-    requirements = [requirement for extra in sorted(compilers) for requirement in known[extra]]
-    _install(
-        folder,
-        venv.parent,
-        compilers,
-        update=update,
-        create=create,
-        wanted=[f"--constraint={constraints}", *requirements],
-        state=lambda: {"beside": packages},
-        lock=lock,
-    )
+    wanted = [requirement for extra in sorted(compilers) for requirement in known[extra]]
+    with _changing(folder, ".venv/compilers", compilers, update) as log:
+        if not update:
+            python = os.path.realpath(_python(venv))
+            run([python, "-m", "venv", "--without-pip", str(folder)], venv.parent, log, lock)
+            # addsitedir also reads the .pth files there, as of editable installs.
+            line = f"import site; site.addsitedir({str(_site_packages(venv))!r})\n"
+            (_site_packages(folder) / "attnlab_base.pth").write_text(line)
+        run([*_pip(folder), f"--constraint={constraints}", *wanted], venv.parent, log, lock)
+        _write(folder, {"complete": True, "extras": sorted(compilers), "beside": packages})
 
 
-def _install(
-    folder: Path,
-    root: Path,
-    extras: set[str],
-    *,
-    update: bool,
-    create: Callable[[list[str]], None],
-    wanted: list[str],
-    state: Callable[[], dict[str, Any]],
-    lock: int,
-) -> None:
-    """Creates or updates one environment; after a failure it is as it was before, or gone."""
-    name = str(folder.relative_to(root))
+@contextlib.contextmanager
+def _changing(folder: Path, name: str, extras: set[str], update: bool) -> Iterator[list[str]]:
+    """Within `with`, an environment is marked incomplete; gives the list that has pip's output.
+
+    After a failure it is as it was before, or gone.
+    """
     shown = f" with {', '.join(sorted(extras))}" if extras else ""
     say(f"{'updating' if update else 'making'} {name}{shown} (once; takes minutes)")
     before, started = _read(folder), time.monotonic()
@@ -214,12 +196,8 @@ def _install(
         if not update:
             _remove(folder)
             folder.mkdir()
-            _write(folder, {"complete": False})
-            create(log)
         _write(folder, {"complete": False})
-        pip = [str(_python(folder)), "-m", "pip", "install", "--no-input"]
-        run([*pip, *wanted], root, log, lock)
-        _write(folder, {"complete": True, "extras": sorted(extras), **state()})
+        yield log
     except BaseException as error:
         # pip downloads and builds everything before it changes anything.
         if update and not any(line.startswith("Installing collected") for line in log):
@@ -304,6 +282,10 @@ def _remove(folder: Path) -> None:
 
 def _python(venv: Path) -> Path:
     return venv / "bin" / "python"
+
+
+def _pip(venv: Path) -> list[str]:
+    return [str(_python(venv)), "-m", "pip", "install", "--no-input"]
 
 
 def _site_packages(venv: Path) -> Path:

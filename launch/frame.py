@@ -6,7 +6,6 @@ They read [options] NAME FLAGS…, have the experiment check its flags, and say 
 import argparse
 import dataclasses
 import datetime
-import fcntl
 import itertools
 import json
 import os
@@ -14,6 +13,7 @@ import re
 import shlex
 import signal
 import subprocess
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from string import Template
@@ -92,6 +92,8 @@ class Launch(NamedTuple):
       options: options of the place.
       request: experiment, its flags and its folder.
       code: git revision of the code, "+changes" where the files differ from it.
+      archive: file of the code.
+      version: name of what is in the archive.
       command: command line of the launcher.
       python: Python that has the packages.
       steps: doer of what is to be done.
@@ -100,6 +102,8 @@ class Launch(NamedTuple):
     options: argparse.Namespace
     request: Request
     code: str
+    archive: Path
+    version: str
     command: str
     python: Path
     steps: Steps
@@ -132,16 +136,16 @@ def main(
     end = next((i for i, a in enumerate(arguments) if not a.startswith("-")), len(arguments))
     usage = f"launch/{place} [options] NAME FLAGS…; --help lists them"
     parser = argparse.ArgumentParser(f"launch/{place}", usage, add_help=False, allow_abbrev=False)
-    for switch in ("help", "dry_run", "allow_dirty"):
+    for switch in ("dry_run", "allow_dirty"):
         parser.add_argument(f"--{switch}", action="store_true")
     parser.add_argument("--python", type=Path, default=ROOT / ".venv" / "bin" / "python")
     parser.add_argument("--platform")
     define(parser)
-    options = parser.parse_args(["--help" if a == "-h" else a for a in arguments[:end]])
-    if options.help:
+    if {"--help", "-h"} & set(arguments[:end]):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
         print(f"{(doc or '').rstrip()}\n{OPTIONS}\n\nThe names:\n\n{listing(experiments())}")
         return 0
+    options = parser.parse_args(arguments[:end])
     steps = Steps(place, options.dry_run)
     try:
         asked = _read(arguments[end:])
@@ -149,7 +153,10 @@ def main(
         command = shlex.join([f"launch/{place}", *arguments])
         python = options.python.absolute()
         _require_flags(asked, python, check, steps)
-        launch(Launch(options, asked, code, command, python, steps))
+        with tempfile.TemporaryDirectory() as scratch:
+            archive = Path(scratch, "code.tar.gz")
+            version = shipping.archive(archive, code)
+            launch(Launch(options, asked, code, archive, version, command, python, steps))
     except Refused as error:
         steps.say(str(error))
         return 2
@@ -185,8 +192,9 @@ def _read(words: Sequence[str]) -> Request:
         folder = _folder("output_dir", parent)
         return Request(name, tuple(flags), folder, _fresh(folder, name), resumed=False)
     folder = _folder("resume", earlier)
-    if not folder.startswith(BUCKET):
-        _require_run(Path(folder))
+    files = ("settings.json", shipping.RECORD)
+    if not folder.startswith(BUCKET) and not any(Path(folder, file).is_file() for file in files):
+        raise Refused(f"--resume={folder}: no run is there; give the folder of an earlier one")
     parent, _, run = folder.rpartition("/")
     return Request(name, tuple(flags), parent, run, resumed=True)
 
@@ -209,22 +217,6 @@ def _fresh(parent: str, name: str) -> str:
     stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
     names = itertools.chain([stamp], (f"{stamp}-{i}" for i in itertools.count(2)))
     return next(name for name in names if not Path(parent, name).exists())
-
-
-def _require_run(folder: Path) -> None:
-    """Refuses what is no folder of a run, and one that a run on this file system writes to."""
-    settings = folder / "settings.json"
-    if not (settings.is_file() or (folder / shipping.RECORD).is_file()):
-        raise Refused(f"--resume={folder}: no run is there; give the folder of an earlier one")
-    try:
-        with open(settings, "r+") as file:  # to lock over NFS is to write
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Refused(
-            f"--resume={folder}: a run writes to this folder now; wait for its end"
-        ) from None
-    except OSError:
-        pass  # it was never begun, or this is a file system without locks
 
 
 def _require_flags(request: Request, python: Path, check: str, steps: Steps) -> None:

@@ -19,7 +19,7 @@ Cloud Storage FUSE driver, and Kueue where there is a queue. Make the bucket wit
 a preemption or the failure of a host all hosts begin again, from the last checkpoint.
 --resume=gs://BUCKET/FOLDER/RUN among the FLAGS goes on with a run that has ended.
 
-    --image=IMAGE          where the image goes, such as my-registry/attnlab
+    --image=IMAGE          where the image goes, such as my-registry/attnlab, without a tag
     --tpu=KIND:SHAPE       slice: v4, v5e, v5p, v6e or tpu7x, and its shape in chips
     --gpu=KIND:COUNT       GPUs of a host; KIND as in the label cloud.google.com/gke-accelerator
     --hosts=               hosts: of GPUs 1; of a slice as many as it has (v5e:2x4: 1 or 2)
@@ -32,9 +32,7 @@ a preemption or the failure of a host all hosts begin again, from the last check
 
 import argparse
 import math
-import re
 import sys
-import tempfile
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -60,7 +58,8 @@ ONE_SLICE = {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gk
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this place."""
-    for name in ("image", "tpu", "gpu", "queue"):
+    parser.add_argument("--image", required=True)
+    for name in ("tpu", "gpu", "queue"):
         parser.add_argument(f"--{name}")
     for name in ("namespace", "service_account"):
         parser.add_argument(f"--{name}", default="default")
@@ -72,8 +71,6 @@ def options(parser: argparse.ArgumentParser) -> None:
 def launch(given: Launch) -> None:
     """Checks, builds and pushes the image, and applies the manifest."""
     asked, request, steps = given.options, given.request, given.steps
-    if not asked.image or re.search(r":[^/]*$|@", asked.image):
-        raise Refused("give --image=REPOSITORY, without a tag: the tag is the revision")
     if not request.on_bucket:
         raise Refused("the hosts share a bucket; give --output_dir=gs://BUCKET/FOLDER")
     hosts, selector, limits = _devices(asked)
@@ -92,16 +89,14 @@ def launch(given: Launch) -> None:
         )
 
     extra = "tpu" if asked.tpu else asked.extra or "cuda12"
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch, "code.tar.gz")
-        image = f"{asked.image}:{shipping.archive(archive, given.code)}-{extra}"
-        here = Path("results", request.run).absolute()
-        file = here / "jobset.yaml"
-        shipping.record(here, given.command, given.code, steps)
-        steps.write(file, _manifest(given, image, hosts, selector, limits))
-        steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
-        build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
-        steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=archive)
+    image = f"{asked.image}:{given.version}-{extra}"
+    here = Path("results", request.run).absolute()
+    file = here / "jobset.yaml"
+    shipping.record(here, given.command, given.code, steps)
+    steps.write(file, _manifest(given, image, hosts, selector, limits))
+    steps.run("kubectl", "apply", "--dry-run=server", f"--filename={file}")
+    build = ("docker", "build", "--platform=linux/amd64", "--file=launch/Dockerfile")
+    steps.run(*build, f"--build-arg=EXTRA={extra}", f"--tag={image}", "-", stdin=given.archive)
     steps.run("docker", "push", image)
     steps.running = f"whether it was applied is not known: kubectl {at} get jobset {name}"
     steps.run("kubectl", "apply", f"--filename={file}")

@@ -10,7 +10,7 @@ The compilers that a --target needs (extras tpu and gpu-compile) are installed i
 repository: `launch/local test` is the daily loop, `launch/local test --all` is every test,
 `launch/local test --device` checks the kernels on the accelerator that is there, `launch/local test
 --mutants [FILE]` says which faults of a line the tests see (tests/mutants.py). `launch/local docs`
-builds the pages of docs/ and, in a terminal on a desktop, shows them in the browser.
+builds the pages of docs/.
 
     --no_env       use the Python that is active, as it is; install nothing
     --newest       install the newest versions of all packages, and keep to them in this `.venv`
@@ -27,12 +27,9 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import tomllib
-import webbrowser
 from pathlib import Path
-from typing import NoReturn
 
 import devices
 import environment
@@ -95,7 +92,9 @@ def main(arguments: list[str]) -> None:
         if MUTANTS in flags:
             command = ["tests.mutants", *(flag for flag in flags if flag != MUTANTS)]
     elif name == DOCS:
-        _build_pages(python, flags)
+        # -W: a link that leads nowhere, or a cell that fails, ends with status 1.
+        places = [str(ROOT / "docs"), str(PAGES)]
+        command = ["sphinx", "-W", "--keep-going", "--jobs=auto", *places, *flags]
     else:
         command = [f"experiments.{name}", *flags]
     os.execv(python, [str(python), "-P", "-m", *command])
@@ -177,19 +176,6 @@ def _prepare(extras: set[str], newest: bool) -> Path:
     except KeyboardInterrupt:
         print("\nlaunch/local: interrupted; no half-made environment is left", file=sys.stderr)
         sys.exit(130)
-
-
-def _build_pages(python: Path, flags: list[str]) -> NoReturn:
-    # -W: a link that leads nowhere, or a cell that fails, ends with status 1; the pages are made.
-    words = ["sphinx", "-W", "--keep-going", "--jobs=auto", str(ROOT / "docs"), str(PAGES), *flags]
-    status = subprocess.run([str(python), "-P", "-m", *words]).returncode
-    page = PAGES / "index.html"
-    if status == 0 or page.exists():
-        print(page)
-        desktop = sys.platform == "darwin" or {"DISPLAY", "WAYLAND_DISPLAY"} & os.environ.keys()
-        if sys.stdout.isatty() and desktop and "CI" not in os.environ:
-            webbrowser.open(page.as_uri())
-    sys.exit(status)
 
 
 def _names() -> str:

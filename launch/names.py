@@ -20,17 +20,17 @@ def shared_by(name: str) -> str:
 
     An experiment says it in its `__init__.py`, as SHARED_BY.
     """
-    for line in ast.parse(_source(name)).body:
+    for line in _source(name).body:
         match line:
             case ast.Assign([ast.Name("SHARED_BY")], ast.Constant(str(found))):
                 return found
     return ""
 
 
-def _source(name: str) -> str:
-    """The text of its `__init__.py`, "" where there is none yet."""
+def _source(name: str) -> ast.Module:
+    """Its `__init__.py`, empty where there is none yet."""
     path = ROOT / "experiments" / name / "__init__.py"
-    return path.read_text(encoding="utf-8") if path.exists() else ""
+    return ast.parse(path.read_text(encoding="utf-8") if path.exists() else "", str(path))
 
 
 def listing(names: dict[str, str]) -> str:
@@ -40,10 +40,7 @@ def listing(names: dict[str, str]) -> str:
 
 def docstring(name: str) -> str:
     """What an experiment says of itself."""
-    try:
-        return ast.get_docstring(ast.parse(_source(name))) or ""
-    except SyntaxError as error:  # the list must still show the others
-        return f"(does not parse: line {error.lineno})"
+    return ast.get_docstring(_source(name)) or ""
 
 
 def take(flags: list[str], name: str) -> str | None:

@@ -38,28 +38,19 @@ def revision(*, allow_dirty: bool) -> str:
 def archive(path: Path, code: str) -> str:
     """Writes the files of this checkout, and their revision `code`, to a .tar.gz.
 
-    The same files are the same bytes. Returns a name for what is in it: the revision, and where the
-    files differ from that, a hash of them.
+    Returns a name for what is in it: the revision, and where the files differ from that, a hash of
+    them.
     """
     names = _git("ls-files", "-z", "--cached", "--others", "--exclude-standard").decode()
-    committed = int(_git("log", "-1", "--format=%ct"))
-
-    def plain(about: tarfile.TarInfo) -> tarfile.TarInfo:
-        about.uid = about.gid = 0
-        about.uname = about.gname = ""
-        about.mtime = committed
-        return about
-
     contents = io.BytesIO()
     with tarfile.open(fileobj=contents, mode="w") as tar:
         for name in sorted(set(filter(None, names.split("\0")))):
             if not name.startswith(_RESULTS) and (ROOT / name).exists():
-                tar.add(ROOT / name, name, recursive=False, filter=plain)
-        about = plain(tarfile.TarInfo(REVISION))
+                tar.add(ROOT / name, name, recursive=False)
+        about = tarfile.TarInfo(REVISION)
         about.size = len(code)
         tar.addfile(about, io.BytesIO(code.encode()))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(contents.getvalue(), mtime=0))
+    path.write_bytes(gzip.compress(contents.getvalue()))
     changed = hashlib.sha256(contents.getvalue()).hexdigest()[:8]
     return code.replace("+changes", f"-changes-{changed}")
 

@@ -26,7 +26,6 @@ import argparse
 import re
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 import frame
@@ -37,7 +36,7 @@ from steps import Refused
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this place."""
-    parser.add_argument("--accelerators")
+    parser.add_argument("--accelerators", required=True)
     parser.add_argument("--nodes", type=frame.at_least_one, default=1)
     parser.add_argument("--infra")
     parser.add_argument("--spot", action="store_true")
@@ -51,8 +50,6 @@ def launch(given: Launch) -> None:
     asked, request, steps = given.options, given.request, given.steps
     if not request.on_bucket:
         raise Refused("the nodes are gone afterwards; give --output_dir=gs://BUCKET/FOLDER")
-    if not re.fullmatch(r"[A-Za-z0-9.-]+(:[1-9]\d*)?", asked.accelerators or ""):
-        raise Refused("give --accelerators=NAME:COUNT, such as H100:8")
     if words := [word for word in asked.sky if not word.startswith("-")]:
         raise Refused(f"--sky={words[0]}: give an option of `sky launch`, such as --sky=--env=A=B")
     given_nodes, hosts, remedy = f"--nodes={asked.nodes}", asked.nodes, "give --nodes=1"
@@ -79,10 +76,8 @@ def launch(given: Launch) -> None:
         "setup": shlex.join([*script, "setup", request.name]),
         "run": shlex.join([*script, "run", folder, *request.words(folder)]),
     }
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch, "code.tar.gz")
-        code = here / f"code-{shipping.archive(archive, given.code)}"
-        steps.unpack(archive, code)
+    code = here / f"code-{given.version}"
+    steps.unpack(given.archive, code)
     file = here / "task.yaml"
     shipping.record(here, given.command, given.code, steps)
     steps.write(file, frame.fill("sky.yaml", {**task, "code": str(code)}))

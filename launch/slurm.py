@@ -20,21 +20,19 @@ has ended.
 
     --nodes=1              nodes
     --gpus_per_node=       GPUs of each node
-    --processes_per_node=  processes of each node; with GPUs 1 or as many as those, the default
-    --array=               job array, such as 0-7 or 0-99%8; each job has a folder of its own, with
-                           its number, in that of the run
+    --processes_per_node=  processes of each node, which divide its GPUs; by default one for each
+                           GPU, without GPUs one
+    --array=               job array without gaps, such as 0-7 or 0-99%8; each job has a folder of
+                           its own, with its number, in that of the run
     --sbatch=OPTIONS       other options of sbatch, in quotes where they are several, as
                            --sbatch="--partition=long --time=4:00:00"; may be repeated
 """
 
 import argparse
-import itertools
 import re
 import shlex
 import shutil
 import sys
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import frame
@@ -68,7 +66,7 @@ def launch(given: Launch) -> None:
         raise Refused(f"{request.parent}: SLURM's nodes share folders; give one, not a bucket")
     for tool in ("sbatch", "squeue"):
         steps.need(tool, "SLURM's client tools are on a cluster's login node")
-    topology = _topology(request.name, request.flags, given.options)
+    topology = _topology(request.name, given.options)
     if request.resumed:
         queued = steps.ask("squeue", "--noheader", "--format=%A", f"--name={request.run}").split()
         if queued:
@@ -76,34 +74,32 @@ def launch(given: Launch) -> None:
 
     folder = Path(request.folder)
     platform = given.options.platform or ("cuda" if given.options.gpus_per_node else "")
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch, "code.tar.gz")
-        code = folder / f"code-{shipping.archive(archive, given.code)}"
-        log = "log-%a.txt" if given.options.array else "log.txt"
-        output = str(folder).replace("%", "%%")  # sbatch has patterns of its own
-        submission = [
-            *(*topology, f"--job-name={request.run}", f"--output={output}/{log}"),
-            *(*given.options.sbatch, str(JOB), str(code), str(given.python), platform, str(folder)),
-            *(request.name, *request.flags),
-        ]
-        steps.run("sbatch", "--test-only", *submission)
-        made = [path for path in (folder, code) if not path.exists()]
-        shipping.record(folder, given.command, given.code, steps)
-        steps.unpack(archive, code)
-        steps.running = f"whether it was submitted is not known: squeue --name={request.run}"
-        try:
-            job = steps.ask("sbatch", "--parsable", *submission).strip().partition(";")[0]
-        except Failed:
-            steps.running = ""
-            if made:
-                shutil.rmtree(made[0])
-            raise
+    code = folder / f"code-{given.version}"
+    log = "log-%a.txt" if given.options.array else "log.txt"
+    output = str(folder).replace("%", "%%")  # sbatch has patterns of its own
+    submission = [
+        *(*topology, f"--job-name={request.run}", f"--output={output}/{log}"),
+        *(*given.options.sbatch, str(JOB), str(code), str(given.python), platform, str(folder)),
+        *(request.name, *request.flags),
+    ]
+    steps.run("sbatch", "--test-only", *submission)
+    made = [path for path in (folder, code) if not path.exists()]
+    shipping.record(folder, given.command, given.code, steps)
+    steps.unpack(given.archive, code)
+    steps.running = f"whether it was submitted is not known: squeue --name={request.run}"
+    try:
+        job = steps.ask("sbatch", "--parsable", *submission).strip().partition(";")[0]
+    except Failed:
+        steps.running = ""
+        if made:
+            shutil.rmtree(made[0])
+        raise
     if not given.options.dry_run:
         steps.say(f"job {job} writes to {folder}; end it: scancel {job}; follow it:")
         print(f"tail -F {shlex.quote(str(folder))}/{log.replace('%a', '*')}")
 
 
-def _topology(name: str, flags: Sequence[str], options: argparse.Namespace) -> list[str]:
+def _topology(name: str, options: argparse.Namespace) -> list[str]:
     """What says to sbatch where the processes are, each with its own part of the work.
 
     Raises:
@@ -111,31 +107,14 @@ def _topology(name: str, flags: Sequence[str], options: argparse.Namespace) -> l
     """
     gpus = options.gpus_per_node
     processes = options.processes_per_node or gpus or 1
-    if gpus and processes not in (1, gpus):
-        raise Refused(
-            f"--processes_per_node={processes}: one process has all {gpus} GPUs of a node, or each "
-            f"has one; give 1 or {gpus}"
-        )
     ours = [option for option in options.sbatch if OURS.match(option)]
     if ours:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")
-    for before, word in itertools.pairwise(["", *options.sbatch]):
-        if not (word.startswith("-") or re.fullmatch("-[A-Za-z]", before)):  # the job's script
-            example = "such as --sbatch=--time=4:00:00"
-            raise Refused(f"--sbatch={word}: give an option of sbatch, {example}")
-    if options.array:
-        _require_array(options.array)
-        whole = [x for x in flags if re.match(r"--(part|claims|dry_run)\b", x)]
-        if whole:
-            raise Refused(
-                f"--array={options.array}: each job would do {whole[0]}; drop one of them"
-            )
-        if shared_by(name) != "jobs":
-            raise Refused(
-                f"--array={options.array}: {name} does not divide its work among the jobs of an"
-                " array, and each would do all of it; launch it once for each part, such as each of"
-                " its seeds"
-            )
+    if options.array and shared_by(name) != "jobs":
+        raise Refused(
+            f"--array={options.array}: {name} does not divide its work among the jobs of an array, "
+            "and each would do all of it; launch it once for each part, such as each of its seeds"
+        )
     given = f"--nodes={options.nodes}, {processes} processes of each"
     remedy = "give --nodes=1 and --processes_per_node=1"
     frame.require_shared(name, options.nodes * processes, given, remedy)
@@ -145,14 +124,6 @@ def _topology(name: str, flags: Sequence[str], options: argparse.Namespace) -> l
         *([f"--gpus-per-node={gpus}"] if gpus else []),
         *([f"--array={options.array}"] if options.array else []),
     ]
-
-
-def _require_array(array: str) -> None:
-    numbers = re.fullmatch(r"(\d+)-(\d+)(%\d+)?", array)
-    if not numbers or int(numbers[1]) > int(numbers[2]):
-        raise Refused(
-            f"--array={array}: give numbers without a gap, such as 0-7 or 0-99%8, the smaller first"
-        )
 
 
 if __name__ == "__main__":

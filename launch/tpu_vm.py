@@ -26,10 +26,8 @@ one step, as checkpoints want it. After a preemption make the TPU VM again, and 
 
 import argparse
 import json
-import re
 import shlex
 import sys
-import tempfile
 from pathlib import Path
 
 import frame
@@ -43,23 +41,22 @@ SCRIPT = "attnlab/code/launch/templates/tpu_vm.bash"
 
 def options(parser: argparse.ArgumentParser) -> None:
     """Adds the options of this place."""
-    for name in ("tpu", "zone", "project"):
-        parser.add_argument(f"--{name}")
+    parser.add_argument("--tpu", required=True)
+    parser.add_argument("--zone", required=True)
+    parser.add_argument("--project")
 
 
 def launch(given: Launch) -> None:
     """Checks, sends the code, starts the run and shows its output."""
     asked, request, steps = given.options, given.request, given.steps
-    if not (asked.tpu and re.fullmatch(r"[a-z][a-z0-9-]*", asked.tpu)):
-        raise Refused("give --tpu=NAME, of a TPU VM that is there; --help says how to make one")
-    if not asked.zone:
-        raise Refused("give --zone=ZONE, that of the TPU VM")
     if request.resumed and not request.on_bucket:
         raise Refused(
             f"--resume={request.folder}: the TPU VM goes on with gs://BUCKET/FOLDER/RUN only"
         )
     steps.need("gcloud", "cloud.google.com/sdk/docs/install")
-    at = [f"--zone={asked.zone}"] + [f"--project={asked.project}"] * bool(asked.project)
+    at = [f"--zone={asked.zone}"]
+    if asked.project:
+        at.append(f"--project={asked.project}")
 
     def ssh(*words: str, worker: str = "all") -> list[str]:
         command = f"--command={shlex.join(words)}"
@@ -77,10 +74,7 @@ def launch(given: Launch) -> None:
     frame.require_shared(request.name, workers, of_tpu, "give a TPU VM of one worker")
     here = Path("results", request.run).absolute()
     shipping.record(here, given.command, given.code, steps)
-    with tempfile.TemporaryDirectory() as scratch:
-        archive = Path(scratch, "attnlab.tar.gz")
-        shipping.archive(archive, given.code)
-        steps.run(*scp(str(archive), f"{asked.tpu}:attnlab.tar.gz", worker="all"))
+    steps.run(*scp(str(given.archive), f"{asked.tpu}:attnlab.tar.gz", worker="all"))
     bucket = request.bucket if request.on_bucket else ""
     prepare = shlex.join(["bash", "-s", "prepare", request.name, bucket])
     script = "tar -xzOf attnlab.tar.gz launch/templates/tpu_vm.bash"

@@ -22,10 +22,10 @@ def waves(positions):
     return np.concatenate([np.sin(angles), np.cos(angles)], -1)
 
 
-def softmax(logits, seen, axis=-1):
+def softmax(logits, seen):
     logits = np.where(seen, logits, -np.inf)
-    weights = np.exp(logits - np.max(logits, axis, keepdims=True, where=seen, initial=-1e30))
-    return weights / np.maximum(weights.sum(axis, keepdims=True), 1e-30)
+    weights = np.exp(logits - np.max(logits, -1, keepdims=True, where=seen, initial=-1e30))
+    return weights / np.maximum(weights.sum(-1, keepdims=True), 1e-30)
 
 
 def attend(x, seen, keys=None, weigh=softmax, bias=0.0):
@@ -66,25 +66,10 @@ def adds_ten(logits, seen):
     return softmax(logits - 10.0 * ~seen, True)
 
 
-def drops_and_loses_the_mask(x, seen):
-    kept = np.random.default_rng(0).random(seen.shape) < 0.9
-    return attend(x, kept)
-
-
 def loses_the_mask_in_bfloat16(x, seen):
     return attend(
         x.astype(ml_dtypes.bfloat16).astype(float), seen[..., :1, -1:] | seen[..., -1:, :]
     )
-
-
-def returns_its_weights(x, seen):
-    kept = []
-
-    def keep(logits, seen):
-        kept.append(softmax(logits, True))
-        return kept[-1]
-
-    return attend(x, seen, weigh=keep)
 
 
 def sees_the_previous_piece_alone(i, j):
@@ -96,26 +81,10 @@ def whole_tiles(i, j):
     return (j <= i) | (len(j) % 128 == 0)
 
 
-def grouped_keys(x, seen):
-    """Heads that share keys, which a mask of a whole group shows to each."""
-    return attend(x, seen | np.swapaxes(seen, -1, -2) & (np.arange(HEADS) % 2 == 1)[:, None, None])
-
-
-def takes_the_best_half(x):
-    """Experts that choose their tokens, among all of a sequence."""
-    score = x @ W_IN[:, :1]
-    return np.where(score > np.median(score, 1, keepdims=True), np.tanh(x @ W_IN), 0)
-
-
-def quantizes(x):
-    size = np.abs(x).max((1, 2), keepdims=True) / 127
-    return np.round(x / size) * size
-
-
-def convolves(x, first=0):
-    """A filter of 5 positions, of which `first` are later ones."""
-    padded = np.pad(x, [(0, 0), (4, 4), (0, 0)])
-    shifted = [padded[:, 4 + first - n :][:, : x.shape[1]] for n in range(5)]
+def convolves(x):
+    """A filter of 5 positions."""
+    padded = np.pad(x, [(0, 0), (4, 0), (0, 0)])
+    shifted = [padded[:, 4 - n :][:, : x.shape[1]] for n in range(5)]
     return sum(f * y for f, y in zip(FILTERS, shifted, strict=True))
 
 
@@ -224,32 +193,15 @@ BROKEN = {
     "the last token alone": ("past", mixture(lambda x: 0.01 * x[:, -1:])),
     "in whole tiles of 128 alone": ("past", variant(seen=whole_tiles)),
     "a diagonal one off": ("past", variant(seen=lambda i, j: j <= i + 1)),
-    "a window one off": ("past", variant(seen=lambda i, j: abs(j - i + 3) <= 4)),
     "a prefill in pieces": ("past", variant(seen=sees_the_previous_piece_alone)),
-    "a norm over the sequence": ("past", mixture(lambda x: x / np.sqrt((x * x).mean((1, 2))[0]))),
-    "batch statistics": ("past", variant(change=lambda x: x - x.mean((0, 1)))),
-    "a mean of all": ("past", mixture(lambda x: x.mean(1, keepdims=True))),
     "a mask of -10": ("past", variant(attend=functools.partial(attend, weigh=adds_ten))),
     "one head of eight": ("past", variant(attend=loses_the_mask_of_a_head)),
-    "grouped heads": ("past", variant(attend=grouped_keys)),
-    "lost with dropout": ("past", variant(attend=drops_and_loses_the_mask)),
-    "lost where weights are returned": ("past", variant(attend=returns_its_weights)),
     "lost in bfloat16": ("past", variant(attend=loses_the_mask_in_bfloat16)),
-    "a softmax over queries": (
-        "past",
-        variant(attend=functools.partial(attend, weigh=lambda x, seen: softmax(x, seen, -2))),
-    ),
-    "a filter in the middle": ("past", mixture(lambda x: convolves(x, 2))),
-    "experts that choose": ("past", mixture(takes_the_best_half)),
-    "a scale of the sequence": ("past", variant(change=quantizes)),
     "equal tokens anywhere": ("past", functools.partial(copies_what_followed, later=True)),
     "much padding, anywhere": ("past", is_colder_where_much_is_padding),
     "a loop anywhere": ("past", is_colder_in_a_loop),
-    "a sum that is turned over": ("past", mixture(lambda x: np.cumsum(x[:, ::-1], 1)[:, ::-1])),
     "under a mask of the vocabulary": ("past", functools.partial(hides_a_token, leak=1e-3)),
     "positions from the end": ("prefix", variant(where=lambda i, n: n - i)),
-    "positions by the length": ("prefix", variant(where=lambda i, n: i / n)),
-    "a scale by the length": ("prefix", variant(change=lambda x: x * np.log(x.shape[1] + 1))),
     "padding is seen": ("padding", functools.partial(masked, keys=False)),
     "padding is counted": ("padding", functools.partial(masked, places=False)),
     "the first mask for all": ("padding", functools.partial(masked, first=True)),

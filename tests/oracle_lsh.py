@@ -71,12 +71,8 @@ def visible_counts(
 def unit_keys(qk, key_norm):
     """k = qk / √(Σ qk² + ε), with ε = 10⁻⁶·H for "rms" and 0 for "l2"."""
     qk = np.asarray(qk, np.float64)
-    return qk / _norms(qk, key_norm)
-
-
-def _norms(qk, key_norm):
     floor = 1e-6 * qk.shape[-1] if key_norm == "rms" else 0.0
-    return np.sqrt((qk**2).sum(-1, keepdims=True) + floor)
+    return qk / np.sqrt((qk**2).sum(-1, keepdims=True) + floor)
 
 
 def weights(qk, counts, *, union=True, logit_scale=1.0, key_norm="rms", valid=None):
@@ -104,24 +100,6 @@ def weights(qk, counts, *, union=True, logit_scale=1.0, key_norm="rms", valid=No
 def attend(qk, v, counts, **options):
     """One head: qk [L, H], v [L, D], counts [L, L] to [L, D]."""
     return weights(qk, counts, **options) @ np.asarray(v, np.float64)
-
-
-def gradients(dcontext, qk, v, counts, *, logit_scale=1.0, key_norm="rms", **options):
-    """One head: dcontext [L, D] to dqk [L, H] and dv [L, D]; the counts are constant."""
-    v, dcontext = (np.asarray(x, np.float64) for x in (v, dcontext))
-    p = weights(qk, counts, logit_scale=logit_scale, key_norm=key_norm, **options)
-    dp = dcontext @ v.T
-    dlogits = p * (dp - (p * dp).sum(-1, keepdims=True))
-    return _of_logits(dlogits, qk, logit_scale, key_norm), p.T @ dcontext
-
-
-def _of_logits(dlogits, qk, logit_scale, key_norm):
-    """The gradient of qk from that of the logits c·⟨qk_i, k_j⟩."""
-    qk = np.asarray(qk, np.float64)
-    scale = 1 / math.sqrt(qk.shape[-1]) if logit_scale is None else logit_scale
-    keys, norms = unit_keys(qk, key_norm), _norms(qk, key_norm)
-    dkeys = scale * dlogits.T @ qk
-    return scale * dlogits @ keys + (dkeys - keys * (keys * dkeys).sum(-1, keepdims=True)) / norms
 
 
 def all_counts(buckets, *, valid=None, segments=None, **where):

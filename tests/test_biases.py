@@ -13,7 +13,6 @@ from attnlab import (
     MultiHeadAttention,
     RelativePositionBias,
     attention,
-    attention_weights,
     biases,
     hard_attention,
     masks,
@@ -240,16 +239,6 @@ def test_a_host_calls_it_with_parameters_of_its_own():
         found, true, without = jax.device_get(attend(x, key))
         np.testing.assert_array_equal(found, true)
         assert np.abs(found - without).max() > 0.01
-
-
-def test_the_weights_have_it():
-    bias = biases.alibi(N, T, S)
-    weights = jax.jit(attention_weights)
-    found, true = (
-        weights(scores.Dot(), *map(np.float32, (Q, KEYS)), bias=x)
-        for x in (bias, bias.as_array(T, S))
-    )
-    np.testing.assert_array_equal(found, true)
 
 
 @pytest.mark.parametrize("kind", ["array", "distance"])

@@ -11,16 +11,6 @@ sinusoids = jax.jit(positions.sinusoids, static_argnames=("width", "max_waveleng
 rotary = jax.jit(positions.rotary)
 
 
-def test_sinusoids_are_vaswani_3_5():
-    got = np.asarray(sinusoids(np.arange(23).reshape(1, 23), 14))
-    assert got.shape == (1, 23, 14) and got.dtype == np.float32
-    for p in range(23):
-        for i in range(7):
-            angle = p / 10000 ** (2 * i / 14)
-            np.testing.assert_allclose(got[0, p, 2 * i], np.sin(angle), atol=2e-6)
-            np.testing.assert_allclose(got[0, p, 2 * i + 1], np.cos(angle), atol=2e-6)
-
-
 @pytest.mark.parametrize("first", [0, 10**6, 10**7, -(10**7), 2**31 - 40])
 def test_far_positions_are_as_near_as_the_first(first):
     at = first + np.arange(37)
@@ -42,14 +32,6 @@ def test_sinusoids_of_another_wavelength_and_of_fractions():
     np.testing.assert_allclose(far, [[np.sin(1e6 + 0.5), np.cos(1e6 + 0.5)]], atol=5e-7)
 
 
-def test_sinusoids_of_a_shift_are_a_rotation():
-    """§3.5: PE[p + k] is a linear function of PE[p], the same for every p."""
-    whole = np.asarray(sinusoids(np.arange(40), 6)).reshape(40, 3, 2)
-    shift = np.asarray(sinusoids(np.array([9]), 6)).reshape(3, 2)
-    for sine, cosine, (s, c) in zip(whole[..., 0].T, whole[..., 1].T, shift, strict=True):
-        np.testing.assert_allclose(sine[9:], sine[:-9] * c + cosine[:-9] * s, atol=1e-5)
-
-
 def test_rotary_turns_pairs_by_the_position():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 3, 6))
@@ -58,20 +40,6 @@ def test_rotary_turns_pairs_by_the_position():
     pairs = x[..., :3] + 1j * x[..., 3:]
     turned = pairs * np.exp(1j * at[..., None, None] / 10000 ** (2 * np.arange(3) / 6))
     np.testing.assert_allclose(got, np.concatenate([turned.real, turned.imag], -1), atol=3e-5)
-
-
-def test_rotary_sees_differences_of_positions_only():
-    q, k = jnp.asarray(np.random.default_rng(1).normal(size=(2, 11, 1, 8)), jnp.float32)
-
-    @jax.jit
-    def logits(q_positions, k_positions):
-        turned = positions.rotary(q, q_positions), positions.rotary(k, k_positions)
-        return jnp.einsum("tnh,snh->ts", *turned)
-
-    at = np.arange(11)
-    here = logits(at, at)
-    np.testing.assert_allclose(logits(at + 29, at + 29), here, atol=1e-4)
-    assert np.abs(logits(at + 29, at) - here).max() > 0.1
 
 
 def test_rotary_keeps_dtype_and_broadcasts_positions_over_batch():

@@ -40,8 +40,8 @@ from attnlab.models.recurrent import (
     Stack,
     StackStep,
     keep_carry,
-    over_time,
     read_carry,
+    step_by_step,
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq
@@ -266,11 +266,7 @@ class _Attending(Layer):
         x = self._dense(first, "input")(time_first(drop(x)))
         zero = stack.cell.zero_state(stack.features, x[0])
         start = ((zero,) * stack.num_layers, jnp.zeros_like(memory.annotations[:, 0]))
-        carry = read_carry(self, start, x.shape[1], decode)
-        scan = over_time(step, in_axes=(0, nn.broadcast))
-        carry, (outputs, weights) = scan(self, carry, x, memory)
-        keep_carry(self, carry, decode)
-        return time_first(outputs), time_first(weights)
+        return step_by_step(self, step, start, x, memory, decode)
 
     def _align(self, states: jax.Array, memory: _Memory) -> jax.Array:
         queries = self._dense(self.attention_features, "query")(states)

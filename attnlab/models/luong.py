@@ -38,8 +38,8 @@ from attnlab.models.recurrent import (
     Stack,
     StackStep,
     keep_carry,
-    over_time,
     read_carry,
+    step_by_step,
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq
@@ -301,8 +301,4 @@ class _Feeding(_Decoder):
             memory.last,
             jnp.zeros((x.shape[1], self.hidden_features), x.dtype),
         )
-        carry = read_carry(self, start, x.shape[1], decode)
-        scan = over_time(step, in_axes=(0, nn.broadcast))
-        carry, (states, weights) = scan(self, carry, x, memory)
-        keep_carry(self, carry, decode)
-        return time_first(states), time_first(weights)
+        return step_by_step(self, step, start, x, memory, decode)

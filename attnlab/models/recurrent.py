@@ -27,9 +27,9 @@ __all__ = [
     "Stack",
     "StackStep",
     "keep_carry",
-    "over_time",
     "read_carry",
     "require_rows",
+    "step_by_step",
     "time_first",
 ]
 
@@ -126,7 +126,7 @@ class Recurrent(Layer):
                 output = jnp.where(real, output, 0)
             return after, output.astype(x.dtype)
 
-        state, outputs = over_time(step, backward=self.backward)(
+        state, outputs = _over_time(step, backward=self.backward)(
             self.cell(self.features, self.recurrent_init, self.param_dtype, name="cell"),
             self.cell.zero_state(self.features, x[0]) if state is None else state,
             (x, real),
@@ -134,7 +134,17 @@ class Recurrent(Layer):
         return time_first(outputs), state
 
 
-class Stack(Layer):
+class _Layers(Layer):
+    """What several layers on top of each other are told; see `Stack`."""
+
+    cell: type[Cell]
+    features: int
+    num_layers: int = 1
+    residual: str | None = None
+    dropout_rate: float = 0.0
+
+
+class Stack(_Layers):
     """Recurrent layers on top of each other.
 
     With x¹ the input, layer l computes x^{l+1} = h^l(x^l), or in a residual (Britz et al. 2017,
@@ -152,11 +162,6 @@ class Stack(Layer):
       backward: whether to run from the last token to the first.
     """
 
-    cell: type[Cell]
-    features: int
-    num_layers: int
-    residual: str | None = None
-    dropout_rate: float = 0.0
     backward: bool = False
 
     @nn.compact
@@ -195,17 +200,11 @@ class Stack(Layer):
         return inputs[-1], tuple(after)
 
 
-class Bidirectional(Layer):
+class Bidirectional(_Layers):
     """Two stacks that read the same sequence in opposite directions, their outputs side by side.
 
     Attributes: as for `Stack`, without `backward`.
     """
-
-    cell: type[Cell]
-    features: int
-    num_layers: int = 1
-    residual: str | None = None
-    dropout_rate: float = 0.0
 
     @nn.compact
     def __call__(
@@ -231,7 +230,7 @@ class Bidirectional(Layer):
         return jnp.concatenate(outputs, -1), states
 
 
-class StackStep(Layer):
+class StackStep(_Layers):
     """One step of a stack, for a decoder whose next input depends on what came out of this one.
 
     Its parameters have other names than those of `Stack`. The input projection of the first layer
@@ -239,12 +238,6 @@ class StackStep(Layer):
 
     Attributes: as for `Stack`, without `backward`.
     """
-
-    cell: type[Cell]
-    features: int
-    num_layers: int
-    residual: str | None = None
-    dropout_rate: float = 0.0
 
     @nn.compact
     def __call__(
@@ -300,7 +293,7 @@ def time_first(x: jax.Array) -> jax.Array:
     return jnp.swapaxes(x, 0, 1)
 
 
-def over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any = 0):
+def _over_time(step: Callable[..., Any], *, backward: bool = False, in_axes: Any = 0):
     """`step(module, state, x_t)`, one after the other along axis 0 of x; parameters are shared."""
     scan = nn.scan(
         step,
@@ -350,3 +343,22 @@ def keep_carry(module: nn.Module, carry: Any, decode: bool) -> None:
     """Leaves the state for the call that decodes the next tokens."""
     if decode and not module.is_initializing():
         module.put_variable("cache", "carry", carry)
+
+
+def step_by_step(
+    module: nn.Module, step: Callable[..., Any], start: Any, x: jax.Array, memory: Any, decode: bool
+) -> tuple[jax.Array, ...]:
+    """What a decoder whose attention is within the step returns, each [B, T, ...].
+
+    Args:
+      module: decoder.
+      step: function of (module, state, x_t, memory) that returns the next state and the outputs.
+      start: state before the first token, as for `read_carry`.
+      x: inputs of the steps, [T, B, D].
+      memory: memory of the source, the same at each step.
+      decode: whether to continue after the tokens in the cache.
+    """
+    carry = read_carry(module, start, x.shape[1], decode)
+    carry, outputs = _over_time(step, in_axes=(0, nn.broadcast))(module, carry, x, memory)
+    keep_carry(module, carry, decode)
+    return tuple(map(time_first, outputs))

@@ -36,9 +36,9 @@ from attnlab.models.recurrent import (
     Layer,
     Recurrent,
     keep_carry,
-    over_time,
     read_carry,
     require_rows,
+    step_by_step,
     time_first,
 )
 from attnlab.models.seq2seq import Seq2Seq, as_pairs
@@ -360,11 +360,7 @@ class _Searching(Layer):
             shown = state if self.output_before else after
             return after, (shown, weights[:, 0], taken[:, 0])
 
-        state = read_carry(self, memory.start, x.shape[1], decode)
-        scan = over_time(step, in_axes=(0, nn.broadcast))
-        state, outputs = scan(self, state, x, memory)
-        keep_carry(self, state, decode)
-        return tuple(map(time_first, outputs))
+        return step_by_step(self, step, memory.start, x, memory, decode)
 
     def _taken(self, weights: jax.Array, expects: jax.Array, samples: bool) -> jax.Array:
         """The weights of the contexts, for α [B, 1, S]."""

@@ -15,33 +15,6 @@ BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]
 GPU = ["--image=me", "--gpu=nvidia-h100-80gb:8", "--hosts=2"]
 
-# The fields that a manifest of ours may have: JobSet's v1alpha2 (its CRD, config/components/crd of
-# kubernetes-sigs/jobset), batch/v1 and core/v1 (Kubernetes' API reference). What else is wrong with
-# one, the server's dry run says before the image is built.
-FIELDS = """apiVersion kind metadata name namespace labels annotations spec failurePolicy
-maxRestarts rules action onJobFailureReasons replicatedJobs replicas template completionMode
-parallelism completions backoffLimit podFailurePolicy onExitCodes containerName operator values
-restartPolicy terminationGracePeriodSeconds serviceAccountName nodeSelector containers image
-command env value valueFrom fieldRef fieldPath resources limits volumeMounts mountPath volumes csi
-driver volumeAttributes emptyDir medium""".split()
-MAPS = (
-    "labels",
-    "annotations",
-    "nodeSelector",
-    "limits",
-    "volumeAttributes",
-)  # of users' own names
-
-
-def fields(value: Any) -> set[str]:
-    """The names of the fields of a manifest, at any depth."""
-    if isinstance(value, list):
-        return set().union(*map(fields, value))
-    if not isinstance(value, dict):
-        return set()
-    below = [fields(x) for name, x in value.items() if name not in MAPS]
-    return set(value).union(*below)
-
 
 @pytest.fixture
 def site(tmp_path) -> Site:
@@ -57,9 +30,7 @@ def expanded(word: str) -> str:
 
 def manifest(site: Site) -> dict[str, Any]:
     [file] = site.here.glob("results/*/jobset.yaml")
-    found = yaml.safe_load(file.read_text())
-    assert fields(found) <= set(FIELDS)
-    return found
+    return yaml.safe_load(file.read_text())
 
 
 def test_a_tpu_slice_call_by_call(site):
@@ -152,8 +123,6 @@ def test_the_hosts_of_a_slice(site, tpu, hosts, chips):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--tpu=v5e:4x4"], "give --image=REPOSITORY, without a tag"),
-        (["--image=a/b:latest", "--tpu=v5e:4x4"], "give --image=REPOSITORY, without a tag"),
         (["--image=a"], "give either --tpu=KIND:SHAPE or --gpu=KIND:COUNT"),
         (["--image=a", "--tpu=v5e:4x4", "--gpu=l4:1"], "give either"),
         (["--image=a", "--gpu=l4"], "--gpu=l4: give KIND:COUNT"),
@@ -185,27 +154,11 @@ def test_a_run_that_is_there_is_left_alone(site):
     assert [call[2] for call in site.calls()][1:] == ["get"]
 
 
-@pytest.mark.parametrize(
-    ("tool", "fails", "calls"),
-    [
-        ("gcloud", "describe", 1),
-        ("kubectl", "--dry-run=server", 3),
-        ("docker", "build", 4),
-        ("docker", "push", 5),
-    ],
-)
-def test_what_fails_before_the_end_starts_nothing(site, tool, fails, calls):
-    site.fake(tool, f'case "$*" in *{fails}*) exit 5;; esac')
+def test_an_image_that_cannot_be_pushed_starts_nothing(site):
+    site.fake("docker", 'case "$*" in *push*) exit 5;; esac')
     status, _, err = site.run("gke", *TPU, "hello", BUCKET)
     assert status == 5 and "ended with status 5; nothing was started" in err
-    assert len(site.calls()) == calls
-
-
-def test_the_image_has_what_the_dockerfile_names():
-    text = (ROOT / "launch" / "Dockerfile").read_text()
-    copied = re.findall(r"^COPY (.*) \./$", text, re.M)
-    assert copied and all((ROOT / name).is_file() for name in copied[0].split())
-    assert re.search(r"^FROM python:\d+\.\d+\.\d+-", text, re.M) and "constraints.txt" in copied[0]
+    assert site.calls()[-1][1] == "push"
 
 
 @pytest.mark.parametrize("python", ["3.11", "3.12", "3.13"])

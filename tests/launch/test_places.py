@@ -1,6 +1,5 @@
 """What the launchers of all places do alike, on a machine with fake cluster tools."""
 
-import fcntl
 import json
 import os
 import re
@@ -61,6 +60,16 @@ def test_help_tells_options_and_names(site, place):
     options = {*defined, "allow_dirty", "dry_run"} - {"append", "extend", "default", "store_true"}
     assert len(options) > 4
     assert not [option for option in options if f"\n    --{option}" not in out]
+
+
+@pytest.mark.parametrize(
+    ("place", "missing"),
+    [("tpu_vm", "--tpu, --zone"), ("gke", "--image"), ("sky", "--accelerators")],
+)
+def test_without_options_that_say_where_nothing_is_started(site, place, missing):
+    status, out, err = site.run(place, "hello", BUCKET)
+    assert (status, out) == (2, "") and f"arguments are required: {missing}\n" in err
+    assert not site.calls()
 
 
 @pytest.mark.parametrize(
@@ -258,19 +267,6 @@ def test_an_experiment_of_one_process_is_for_one_host(site, place, several, sing
 def test_results_go_where_all_hosts_see_them(site, place, where, message):
     status, _, err = launched(site, place, "hello", where)
     assert status == 2 and message in err and not site.calls()
-
-
-def test_a_folder_that_a_run_holds_is_refused(tmp_path):
-    site = Site(tmp_path, PLACES["slurm"][2])
-    held = site.here / "held"
-    held.mkdir()
-    with open(held / "settings.json", "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        status, _, err = launched(site, "slurm", "hello", "--resume=held")
-    assert status == 2 and f"--resume={held}: a run writes to this folder now" in err
-    assert not site.calls()
-    assert launched(site, "slurm", "hello", "--resume=held")[0] == 0
-    assert site.calls()[-1][-2:] == [str(held), "hello"]
 
 
 def test_the_archive_is_the_checkout_at_its_revision(tmp_path):

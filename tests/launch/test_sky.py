@@ -66,9 +66,6 @@ def test_a_resumed_run_is_in_its_folder(site):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ([], "give --accelerators=NAME:COUNT, such as H100:8"),
-        (["--accelerators=H100:8 "], "give --accelerators=NAME:COUNT, such as H100:8"),
-        (["--accelerators=H100:0"], "give --accelerators=NAME:COUNT, such as H100:8"),
         ([*OPTIONS, "--sky=job.yaml"], "--sky=job.yaml: give an option of `sky launch`, such as"),
         (["--accelerators=tpu-v6e-16", "--nodes=4"], "--nodes=4: tpu-v6e-16 has its own hosts"),
     ],

@@ -95,26 +95,15 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     ("options", "message"),
     [
         (["--nodes=0"], "argument --nodes: '0' is no count; give 1 or more"),
-        (["--gpus_per_node=4", "--processes_per_node=2"], "--processes_per_node=2: one process"),
-        (["--array=7-5"], "--array=7-5: give numbers without a gap, such as 0-7 or 0-99%8, the"),
-        (["--array=0,2"], "--array=0,2: give numbers without a gap"),
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-t 9 -N 3"], "--sbatch=-N is what other options say"),
         (["--partition=long"], 'those of sbatch stand in --sbatch="--partition=long …"'),
-        (["--sbatch=--exclusive job.sh"], "--sbatch=job.sh: give an option of sbatch, such as"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(site, options, message):
     status, out, err = site.run("slurm", PYTHON, *options, "hello")
     assert (status, out) == (2, "") and message in err
     assert not site.calls() and not list(site.here.iterdir())
-
-
-@pytest.mark.parametrize("flag", ["--part=0/8", "--claims", "--dry_run"])
-def test_jobs_of_an_array_do_not_do_the_same(site, flag):
-    status, out, err = site.run("slurm", PYTHON, "--array=0-7", "hello", flag)
-    assert (status, out) == (2, "") and f"--array=0-7: each job would do {flag}; drop one" in err
-    assert not site.calls()
 
 
 @pytest.mark.parametrize(

@@ -106,19 +106,6 @@ def test_results_of_a_single_worker_come_here_with_the_status_of_the_run(site):
 
 
 @pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--zone=here", "hello"], "give --tpu=NAME"),
-        (["--tpu=a;b", "--zone=here", "hello"], "give --tpu=NAME"),
-        (["--tpu=mine", "hello"], "give --zone=ZONE"),
-    ],
-)
-def test_options_that_are_missing(site, words, message):
-    status, _, err = site.run("tpu_vm", *words)
-    assert status == 2 and message in err and not site.calls()
-
-
-@pytest.mark.parametrize(
     ("tpu", "message"),
     [
         ({"state": "PREEMPTED"}, "mine is PREEMPTED; wait until it is READY, or make it again"),

@@ -101,13 +101,10 @@ def test_a_model_is_named_by_its_layers(name, model):
     ("name", "said"),
     [
         ("lsh", "--x=1: no attention 'lsh'; valid: exact, dot, general, "),
-        ("lsh-04", "--x=1: no attention 'lsh-04'; valid: "),
-        ("window-2+lcal", "--x=1: no attention 'lcal'; valid: "),
+        ("window-2+lsh-04", "--x=1: no attention 'lsh-04'; valid: "),
         ("exact-2", "--x=1: no attention 'exact-2'; valid: "),
-        ("full", "--x=1: no attention 'full'; valid: "),
         ("location", "--x=1: no attention 'location'; valid: "),
         ("exact:fast", "--x=1: exact:fast: exact has no implementation 'fast'; valid: dense, "),
-        ("lsh-2:dense", "--x=1: lsh-2:dense: lsh has no implementation 'dense'; valid: pallas, "),
         ("shared:dense", "--x=1: shared:dense: shared has no implementation 'dense'; valid: none"),
         (
             "exact+exact+exact+exact",

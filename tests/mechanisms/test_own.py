@@ -79,12 +79,6 @@ class Narrow(NoPositions):
 class NoDecode(nn.Module):
     def __call__(self, query, key=None, value=None, *, mask=None, deterministic=None): ...
 
-class NoValue(nn.Module):
-    def __call__(self, query, *, mask=None, deterministic=None, decode=False): ...
-
-class NoMask(nn.Module):
-    def __call__(self, query, key=None, value=None, *, deterministic=None, decode=False): ...
-
 class Unsaid(nn.Module):
     def __call__(self, q, k): ...
 
@@ -188,20 +182,15 @@ def test_a_function_computes_what_the_same_score_does_and_is_told_the_arguments(
         ("", "mine.py:NAME; there are: halved, band, Strided, Lin"),
         ("Nope", "nothing there is called Nope; there are: halved, band, Strided, Lin"),
         ("number", "int is no attention; give a score, a mask, a module of a bias, a route (inhe"),
-        ("jnp", "module is no attention"),
         ("Almost", "Almost is no attention; give a score, a mask, a module of a bias, a route (in"),
         ("Unsaid", "the module of a score inherits ScoreModule, that of a bias BiasModule"),
         ("two", "it is called with q, k, v; too many positional arguments"),
         ("NoDecode", "it is called with query, key, value, mask=, deterministic=, decode=; got"),
-        ("NoValue", "decode=; too many positional arguments"),
-        ("NoMask", "decode=; got an unexpected keyword argument 'mask'"),
         ("Strided(rate=2)", "it cannot be made of these arguments: TypeError: "),
-        ("Lines(size=3)", "it cannot be made of these arguments: TypeError: "),
         ("many(1, 2, 3, 4)", "*rest has no names; give the arguments by name"),
         ("plain(strength=2)", "got an unexpected keyword argument 'strength'"),
         ("halved(2.0)", "Dot is made already; leave the arguments out"),
         ("Strided(stride=number)", "arguments are literals, such as (rate=0.9, size=4)"),
-        ("Strided(stride=)", "arguments are literals"),
     ],
 )
 def test_what_is_no_mechanism_is_refused_when_it_is_named(at, capsys, name, words):

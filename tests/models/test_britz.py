@@ -9,27 +9,11 @@ from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
-    count,
 )
 
 LSTM = {"encoder_cell": "lstm", "decoder_cell": "lstm"}
 DEEP = {"decoder_residual": "add", "input_transform": True}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("changed", "number"),
-    [
-        ({}, 66_324_623),
-        ({"attention": "none-state"}, 64_226_959),
-        ({"attention": "none-input"}, 64_488_591),
-    ],
-)
-def test_the_papers_numbers_of_parameters(changed, number):
-    """Those that the paper prints are in tests/papers."""
-    assert count(Britz(37007, 37007, **changed)) == number
 
 
 def britz(**options):
@@ -61,8 +45,3 @@ def test_is_the_paper(name):
     settings = ("attention", "encoder_cell", "decoder_cell", "encoder_residual")
     settings += ("decoder_residual", "input_transform", "direction")
     assert_is(rnn_oracle.britz, model, *settings, in_pieces=name in ("residual", "none-state"))
-
-
-@pytest.mark.slow
-def test_dropout_in_half_precision():
-    assert_drops(britz(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5, **DEEP))

@@ -10,7 +10,6 @@ from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
 )
 
@@ -50,9 +49,3 @@ def test_is_the_paper(name):
         np.testing.assert_allclose(weights.sum(-1), 1)
     if model.window == "local-p":
         assert (weights.sum(-1) < 0.999).any(), "the Gaussian is not renormalized"
-
-
-@pytest.mark.slow
-def test_dropout_in_half_precision():
-    options = {"window": "local-p", "dropout_rate": 0.5}
-    assert_drops(luong(param_dtype=jnp.float32, dtype=jnp.bfloat16, **options))

@@ -11,10 +11,8 @@ from tests.models.rnn_checks import (
     EXACT,
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
     batch,
-    count,
     forward,
     random_params,
 )
@@ -31,15 +29,3 @@ def test_is_the_model_of_trax_and_predicts_in_pieces():
     params, pair = random_params(model), batch()
     want, _ = forward(model, params, *pair)
     np.testing.assert_allclose(jax.jit(model.apply)({"params": params}, *pair), want, **EXACT)
-
-
-def test_parameters_by_layer():
-    d, vocab = 1024, 33300
-    lstm, attention = 4 * d * (2 * d + 1), 4 * d * (d + 1)
-    assert count(NMTAttn()) == 2 * vocab * d + 5 * lstm + attention + (d + 1) * vocab
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rate", ["dropout_rate", "attention_dropout_rate"])
-def test_dropout_in_half_precision(rate):
-    assert_drops(nmt_attn(dtype=jnp.bfloat16, **{rate: 0.5}))

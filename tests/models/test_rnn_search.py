@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from attnlab.models.rnn_search import RNNEncDec, RNNSearch
-from tests.daily import daily
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import (
     SOURCE_VOCAB,
     TARGET_VOCAB,
-    assert_drops,
     assert_is,
     batch,
     count,
@@ -84,11 +82,6 @@ def test_parameters_in_half_precision():
     want, _ = forward(model.clone(param_dtype=jnp.float32), exact, source, target)
     assert {x.dtype for x in jax.tree.leaves(params)} == {jnp.dtype(jnp.bfloat16)}
     assert 0 < abs(got - want).max() < 0.1 * abs(want).max()
-
-
-@pytest.mark.parametrize("make", daily([search, enc_dec], search))
-def test_dropout_in_half_precision(make):
-    assert_drops(make(param_dtype=jnp.float32, dtype=jnp.bfloat16, dropout_rate=0.5))
 
 
 def test_a_cache_from_init_holds_no_sentence():

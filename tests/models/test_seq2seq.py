@@ -1,4 +1,4 @@
-"""What all recurrent models have in common: their sizes, and a batch divided by `jax.shard_map`."""
+"""What all recurrent models have in common: parameters, and a batch divided by `jax.shard_map`."""
 
 import jax
 import jax.numpy as jnp
@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from attnlab.models import Britz, Luong, NMTAttn, RNNEncDec, RNNSearch
+from tests.daily import daily
+from tests.models.rnn_checks import assert_drops
 
 SOURCE, TARGET = jnp.array([[5, 6, 7], [8, 9, 2]]), jnp.array([[4, 2, 0, 0], [3, 5, 6, 2]])
 WIDTHS = {"embed_features": 6, "hidden_features": 8}
@@ -21,6 +23,27 @@ MODELS = {
     "nmt-attn": lambda **x: NMTAttn(**{f"{side}_vocab_size": 13 for side in ("source", "target")}
                                     | {"features": 8, "num_heads": 2} | x),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", daily(MODELS, "britz"))
+def test_a_model_makes_its_parameters(name):
+    """A shape alone says nothing of what a traced step leaves behind."""
+    model = MODELS[name]()
+    for make in (model.init, jax.jit(model.init)):
+        variables = make(jax.random.key(0), SOURCE, TARGET)
+        assert all(np.isfinite(x).all() for x in jax.tree.leaves(variables))
+    for side in (0, 1):
+        sides = [SOURCE, TARGET]
+        sides[side] = sides[side].at[0, 1].set(-1)  # no word, and not the last of them
+        finite = np.isfinite(jax.jit(model.apply)(variables, *sides)).all((1, 2))
+        np.testing.assert_array_equal(finite, [False, True])
+
+
+@pytest.mark.parametrize("name", daily(MODELS, "search"))
+def test_dropout_in_half_precision(name):
+    assert_drops(MODELS[name](dtype=jnp.bfloat16, dropout_rate=0.5))
+    if name == "nmt-attn":
+        assert_drops(MODELS[name](dtype=jnp.bfloat16, attention_dropout_rate=0.5))
 
 
 @pytest.mark.parametrize("name", MODELS)

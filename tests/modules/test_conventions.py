@@ -234,7 +234,7 @@ def test_scores_begin_neither_flat_nor_saturated():
     np.testing.assert_array_equal(params(CosineScore(init_scale=3.0))["scale"], 3)
 
 
-# Every parameter of every module but LSH, whose tests have their own, is in one of these.
+# Every parameter of every module is in one of these.
 REPRESENTATIVE = (
     "additive_normalized",
     "cosine",
@@ -244,6 +244,7 @@ REPRESENTATIVE = (
     "local_p",
     "multi_head",
     "multi_head_concat",
+    "lsh",
 )
 REPRESENTATIVE += tuple(f"nnx_{name}" for name in REPRESENTATIVE)
 

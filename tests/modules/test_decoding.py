@@ -124,16 +124,6 @@ def test_prompts_of_different_lengths_are_padded_in_front():
         np.testing.assert_allclose(got[row, start:], alone[0], rtol=1e-5, atol=1e-5)
 
 
-def test_lengths_hide_cached_keys():
-    lengths = jnp.array([L, 4, 7])
-    module, x = mha(), sequence()
-    variables = empty_cache(module)
-    [(got, _)] = decode(module, variables, x, ONE_BY_ONE, mask=masks.Padding(lengths))
-    params = {"params": variables["params"]}
-    true = apply(module, params, x, mask=masks.Causal() & masks.Padding(lengths))
-    np.testing.assert_allclose(got, true, **EXACT)
-
-
 WHOLE_SEQUENCE = {
     "causal": masks.Causal(),
     "window": masks.Window(2, 1),

@@ -154,15 +154,6 @@ def test_every_example_is_as_if_it_were_alone_without_its_padding(side):
             np.testing.assert_allclose(got[row, valid[row]], alone[row, front[row]], **EXACT)
 
 
-@pytest.mark.parametrize("name", ["running_center", "learned_center"])
-def test_no_center_looks_ahead(name):
-    module, x = CONFIGURATIONS[name], sequence()
-    rest, _ = start(module)
-    before, after = (forward(module, rest, y) for y in (x, x.at[:, PROMPT:].add(100.0)))
-    np.testing.assert_array_equal(before[:, :PROMPT], after[:, :PROMPT])
-    assert np.abs(before - after)[:, PROMPT:].max() > 1e-3
-
-
 def test_the_hash_stream_turns_the_rotations_while_decoding_too():
     module, x = lsh(), sequence()
     rest, cache = start(module)
@@ -170,26 +161,3 @@ def test_the_hash_stream_turns_the_rotations_while_decoding_too():
     got, _ = decode(module, rest, cache, x, TOKEN_BY_TOKEN, rngs=rngs)
     np.testing.assert_allclose(got, forward(module, rest, x, rngs=rngs), **EXACT)
     assert np.abs(got - forward(module, rest, x)).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_past_the_end_of_the_cache_is_nan():
-    module, x = lsh(), sequence()
-    rest, cache = start(module)
-    for pieces, fitting in (((*PROMPT_FIRST, 1, 1), L), ((PROMPT, PROMPT, PROMPT), 2 * PROMPT)):
-        got, _ = decode(module, rest, cache, jnp.concatenate([x, x], 1), pieces)
-        assert np.isfinite(got[:, :fitting]).all()
-        assert got.shape[1] > fitting and np.isnan(got[:, fitting:]).all()
-
-
-@pytest.mark.slow
-def test_bfloat16():
-    module, x = lsh(param_dtype=jnp.bfloat16), sequence().astype(jnp.bfloat16)
-    rest, _ = start(module)
-    shapes = jax.eval_shape(lambda: module.init(jax.random.key(0), x, decode=True))
-    cache = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes["cache"])
-    assert cache["cached_key"].dtype == jnp.bfloat16
-    got, _ = decode(module, rest, cache, x, PROMPT_FIRST)
-    assert got.dtype == jnp.bfloat16
-    true = forward(module, rest, x)
-    np.testing.assert_allclose(*(np.asarray(y, np.float32) for y in (got, true)), atol=0.05)

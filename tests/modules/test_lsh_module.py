@@ -16,12 +16,10 @@ from attnlab import (
     masks,
     routes,
 )
-from attnlab.ops.lsh.hashing import running_center
 from tests import oracle_lsh
 from tests.daily import daily
 from tests.modules.reference import apply, float64, init, merge, project, rms_norm, rotary
 from tests.nnx.as_linen import AsLinen
-from tests.ops.lsh import plain_cross
 
 B, L, D, N, H = 2, 29, 12, 6, 2
 ROUTE = routes.LSH(num_hashes=3, num_buckets=4, chunk_size=5)
@@ -116,41 +114,6 @@ def test_is_projections_hashing_and_neighbors(name):
     )
 
 
-def test_padding_is_seen_by_nobody():
-    module, x = lsh(), sequence()
-    variables = init(module, x)
-    lengths = jnp.array([L, 17])
-    got = compiled(module)(variables, x, lengths)
-    valid = np.arange(L) < np.asarray(lengths)[:, None]
-    true = by_hand(variables["params"], x, valid=valid)
-    np.testing.assert_allclose(got, true, rtol=1e-4, atol=2e-5)
-    garbage = jnp.where(valid[..., None], x, jnp.nan)
-    after = compiled(module)(variables, garbage, lengths)
-    np.testing.assert_array_equal(np.asarray(after)[valid], np.asarray(got)[valid])
-
-
-def test_causal_by_gradient_and_gradients_reach_every_parameter():
-    module, x = lsh(**OPTIONS), sequence()
-    variables = init(module, x)
-
-    @jax.jit
-    def gradient(t):
-        def output(variables, x):
-            return jnp.sum(jnp.sin(jnp.take(module.apply(variables, x), t, 1)))
-
-        return jax.grad(output, argnums=(0, 1))(variables, x)
-
-    for t in (0, 1, 12, L - 1):
-        of_variables, of_x = gradient(t)
-        np.testing.assert_array_equal(of_x[:, t + 1 :], 0)
-        assert (np.abs(of_x[:, t]) > 0).any()
-        for path, grad in jax.tree.leaves_with_path(of_variables):
-            assert np.isfinite(grad).all(), path
-    assert (np.abs(of_x[:, : L - 1]) > 0).any(), "nobody looks back"
-    for path, grad in jax.tree.leaves_with_path(of_variables):
-        assert np.abs(grad).max() > 1e-3, path
-
-
 def test_hash_stream_turns_the_rotations_and_evaluation_needs_none():
     module, x = lsh(), sequence()
     variables = init(module, x)
@@ -218,81 +181,6 @@ def test_the_learned_center_moves_to_the_mean_of_valid_tokens_in_training_alone(
     np.testing.assert_array_equal(y[0], compiled(LEARNED)(variables, x, lengths)[0])
     np.testing.assert_array_equal(after(x, 0 * lengths)[1], before)
     np.testing.assert_array_equal(after(x, lengths, deterministic=True)[1], before)
-
-
-@pytest.mark.slow
-def test_a_common_mean_no_longer_fills_one_bucket():
-    """Centered on its running mean, a shifted sequence is hashed as if it had not been shifted."""
-    rng = np.random.default_rng(2)
-    x = jnp.asarray(rng.normal(size=(1, 500, 1, 8)), jnp.float32)
-    rotations = make_rotations(
-        jax.random.key(0), num_heads=1, head_dim=8, num_hashes=1, num_buckets=8
-    )
-
-    def pairs(x, centering):
-        center = running_center(x) if centering else None
-        counts = np.bincount(np.asarray(hash_buckets(x, rotations, center=center)).ravel())
-        return (counts**2).sum() / 500**2
-
-    assert pairs(x, False) < 0.2 and pairs(x + 5, False) > 0.5 and pairs(x + 5, True) < 0.2
-
-
-EVALUATION = routes.LSH(num_hashes=5, num_buckets=(2, 4), chunk_size=7, shared_rotations=True)
-
-
-@pytest.mark.slow
-def test_rounds_and_buckets_change_at_evaluation_with_the_same_parameters():
-    x = sequence()
-    module, other = lsh(), lsh(route=EVALUATION)
-    variables = init(module, x)
-    assert jax.tree.map(jnp.shape, variables) == jax.tree.map(jnp.shape, init(other, x))
-    cotangent = jnp.asarray(np.random.default_rng(3).normal(size=x.shape), jnp.float32)
-
-    @functools.partial(jax.jit, static_argnames="modules")
-    def gradients(variables, *, modules):
-        # All forwards first, then all backwards: none may use what another left behind.
-        runs = [jax.vjp(lambda v, m=m: m.apply(v, x), variables) for m in modules]
-        return [(y, pull(cotangent)[0]) for y, pull in runs]
-
-    first, second = gradients(variables, modules=(module, other))
-    [alone] = gradients(variables, modules=(module,))
-    for got, true in zip(jax.tree.leaves(first), jax.tree.leaves(alone), strict=True):
-        np.testing.assert_allclose(got, true, rtol=1e-5, atol=1e-6)
-    for one, another in zip(jax.tree.leaves(first), jax.tree.leaves(second), strict=True):
-        assert np.isfinite(another).all() and np.abs(one - another).max() > 1e-3
-
-
-@pytest.mark.slow
-def test_queries_and_keys_of_their_own_between_two_sequences():
-    num_keys, num_kv_heads = L - 3, 2
-    host = MultiHeadAttention(
-        N, num_kv_heads=num_kv_heads, route=dataclasses.replace(ROUTE, shared_qk=False)
-    )
-    x, memory = sequence(), sequence(seed=1)[:, :num_keys]
-    variables = init(host, x, memory)
-    p, x64, memory64 = float64((variables["params"], x, memory))
-    q, k, v = project(p, "query", x64), project(p, "key", memory64), project(p, "value", memory64)
-    rotations = make_rotations(
-        jax.random.key(0), num_heads=num_kv_heads, head_dim=H, num_hashes=3, num_buckets=4
-    )
-    buckets = (np.asarray(hash_buckets(jnp.asarray(x, jnp.float32), rotations)) for x in (q, k))
-    given = plain_cross.everything(B, L, num_keys)
-    times = plain_cross.all_counts(*buckets, given, reach=5, causal=False)
-    want = merge(p, np.asarray(plain_cross.dense(q, k, v, np.minimum(times, 1))))
-    np.testing.assert_allclose(apply(host, variables, x, memory), want, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_what_another_example_or_an_earlier_input_is_decides_nothing():
-    """Hugging Face's number of buckets is set by the first input and by the longest example."""
-    module = lsh(route=routes.LSH(num_hashes=2, chunk_size=5))
-    x, lengths = sequence(), jnp.array([L, 7])
-    variables = init(module, x[:, :9])
-    run = compiled(module)
-    alone = run(variables, x[1:], lengths[1:])
-    np.testing.assert_allclose(run(variables, x, lengths)[1:], alone, atol=1e-6)
-    fresh = init(module, x)
-    assert jax.tree.map(jnp.shape, fresh) == jax.tree.map(jnp.shape, variables)
 
 
 def test_weights_on_demand_are_of_the_same_hashing():

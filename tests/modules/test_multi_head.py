@@ -104,10 +104,6 @@ def test_sizes(options):
     check(mha(**options), arrays())
 
 
-def test_normalized_queries_and_keys():
-    check(mha(normalize_qk=True), arrays(), normalize_qk=True)
-
-
 def test_rotary_positions():
     check(mha(rotary=True), arrays(), turn=True, tolerance=FLOAT32)
     (query, *_), variables = arrays(), init(mha(rotary=True), arrays()[0])

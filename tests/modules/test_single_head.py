@@ -139,22 +139,6 @@ def test_any_batch_axes(batch):
     np.testing.assert_allclose(context.reshape(-1, T, DK), apply(module, variables, *flat))
 
 
-def test_location_does_not_look_at_keys():
-    module = LocationAttention(max_length=S, **DENSE)
-    query, key, value = arrays()
-    variables = init(module, query, key, value)
-    np.testing.assert_array_equal(
-        apply(module, variables, query, key, value), apply(module, variables, query, -key, value)
-    )
-    longer = jnp.concatenate([value, jnp.ones((B, 2, value.shape[-1]))], axis=1)
-    np.testing.assert_allclose(
-        apply(module, variables, query, longer),
-        apply(module, variables, query, value),
-        rtol=1e-12,
-        err_msg="positions beyond max_length have no logit",
-    )
-
-
 def test_weights_that_a_route_does_not_sow_are_not_computed():
     calls = []
 

@@ -353,25 +353,6 @@ def test_a_piece_of_the_keys_is_visited_where_it_stands():
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
-def test_every_block_drops_weights_of_its_own_and_their_gradients_alike():
-    q, k, v, d = jax.random.normal(jax.random.key(0), (4, 1, 24, 1, 4))
-
-    def run(attend):
-        def context(q, k, v):
-            x = prepare(scores.Dot(), q, k, v, None, None, dropout_key=jax.random.key(5))
-            return attend(x, dropout_rate=0.4)
-
-        y, pull = jax.vjp(context, q, k, v)
-        return y, pull(d.reshape(y.shape))
-
-    found, true = map(
-        jax.jit(run, static_argnums=0),
-        (functools.partial(blockwise.attend, block_q=8, block_k=16), dense.attend),
-    )
-    for got, want in zip(jax.tree.leaves(found), jax.tree.leaves(true), strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-
-
 class Signed(scores.Score):
     """q·k times a head's weight and sign, of which the sign is an integer: nothing to learn."""
 

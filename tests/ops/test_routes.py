@@ -17,7 +17,6 @@ from attnlab import (
     scores,
     window_attention,
 )
-from tests.daily import daily
 
 B, T, N, K, H, D = 2, 7, 6, 3, 5, 11
 
@@ -134,39 +133,6 @@ def test_lsh_is_lsh_attention():
     np.testing.assert_array_equal(got, true)
 
 
-@pytest.mark.parametrize("window", daily([T, 2], 2))
-@pytest.mark.parametrize("causal", daily([True, False], True))
-def test_one_bucket_is_dense_attention_with_unit_keys_that_are_not_the_querys_own(causal, window):
-    """With a chunk of all tokens; with a smaller one it is a window."""
-    route = routes.LSH(num_hashes=1, num_buckets=1, chunk_size=window)
-    (q, _, v), lengths = arrays(), jnp.array([T, 4])
-    v = jnp.repeat(v, N // K, axis=2)
-    mask = masks.combine(masks.Padding(lengths), masks.Causal() if causal else None)
-    here, there = np.arange(T)[:, None], np.arange(T)[None, :]
-    shown = (here != there) & (np.abs(here - there) <= window) & ((there < here) | (not causal))
-    seen = shown[None] & (there[None] < np.array(lengths)[:, None, None])
-    seen &= here[None] < np.array(lengths)[:, None, None]  # padding is no query either
-
-    def dense(q, v):
-        keys = q / jnp.sqrt(jnp.sum(q * q, axis=-1, keepdims=True) + 1e-6 * H)
-        logits = jnp.einsum("btnh,bsnh->bnts", q, keys)
-        weights = jax.nn.softmax(jnp.where(seen[:, None], logits, -1e30))
-        alone = np.eye(T) * (np.arange(T) < np.array(lengths)[:, None])[:, None]
-        weights = jnp.where(seen.any(-1)[:, None, :, None], weights, alone[:, None])
-        return jnp.einsum("bnts,bsnd->btnd", weights, v)
-
-    @jax.jit
-    def both(q, v):
-        outs = []
-        for f in (lambda q, v: route(scores.Dot(), q, q, v, mask=mask), dense):
-            out, pull = jax.vjp(f, q, v)
-            outs.append((out, *pull(jnp.cos(out))))
-        return outs
-
-    for got, true in zip(*both(q, v), strict=True):
-        np.testing.assert_allclose(got, true, rtol=1e-4, atol=1e-5)
-
-
 def test_lsh_of_separate_queries_and_keys_is_lsh_cross_attention():
     route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3, shared_qk=False)
     q, k, v = arrays()
@@ -184,24 +150,6 @@ def test_lsh_of_separate_queries_and_keys_is_lsh_cross_attention():
 
     got, true = both(q[:, :5], k, v, jax.random.key(1))
     np.testing.assert_array_equal(got, true)
-
-
-@pytest.mark.parametrize("shared_qk", daily([True, False], True))
-def test_lsh_shows_the_weights_that_it_attends_with(shared_qk):
-    route = routes.LSH(num_hashes=2, num_buckets=2, chunk_size=3, shared_qk=shared_qk)
-    q, k, v = arrays()
-    k = q if shared_qk else k
-    shown = {
-        "mask": masks.Causal() & masks.Padding(jnp.array([T, 4])),
-        "hash_key": jax.random.key(1),
-    }
-    weights = np.asarray(jax.jit(route.weights)(scores.Dot(), q, k, **shown))
-    context = np.einsum("bnts,bsnd->btnd", weights, np.repeat(v, N // K, axis=2))
-    true = jax.jit(route)(scores.Dot(), q, k, v, **shown)
-    np.testing.assert_allclose(context, true, rtol=1e-5, atol=1e-6)
-    sums = weights.sum(-1)
-    np.testing.assert_allclose(sums[(sums > 0.5)], 1, rtol=1e-5)
-    assert not np.triu(weights[0], 1).any() and not weights[1, :, :, 4:].any()
 
 
 def test_an_unknown_keyword_is_an_error():

@@ -1,7 +1,6 @@
-"""Hugging Face's and reformer-pytorch's LSH attention, with the buckets given."""
+"""Hugging Face's LSH attention, with the buckets given."""
 
 import numpy as np
-import reformer_pytorch
 import torch
 import transformers
 from transformers.models.reformer import modeling_reformer
@@ -53,21 +52,3 @@ def hugging_face(qk, v, buckets, *, causal, valid=None):
     )
     out = module(module.value.x, buckets=flat, attention_mask=mask).hidden_states
     return out.detach().numpy().reshape(v.shape)
-
-
-def lucidrains(qk, v, buckets, *, causal, across=True):
-    """Rows are heads of examples there, [B·N, L, H]."""
-    batch, length, num_heads, width = qk.shape
-    module = reformer_pytorch.LSHAttention(
-        bucket_size=CHUNK,
-        n_hashes=buckets.shape[1],
-        causal=causal,
-        attend_across_buckets=across,
-        allow_duplicate_attention=True,
-    )
-    offset = buckets + np.arange(buckets.shape[1])[:, None, None] * (length // CHUNK)
-    flat = np.moveaxis(offset, 3, 1).reshape(batch * num_heads, -1).astype(np.int64)
-    module.hash_vectors = lambda *_, **__: torch.from_numpy(flat)
-    qk, v = (torch.from_numpy(np.moveaxis(x, 2, 1).reshape(-1, length, width)) for x in (qk, v))
-    out = module(qk, v)[0].numpy().reshape(batch, num_heads, length, width)
-    return np.moveaxis(out, 1, 2)

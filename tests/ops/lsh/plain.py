@@ -52,18 +52,7 @@ def counts_of(buckets, options, **where):
     place = fields_of(options)
     for name in ("union", "logit_scale", "key_norm"):
         del place[name]
-    rows = [
-        [
-            oracle_lsh.visible_counts(
-                row[:, :, n],
-                **place,
-                **{k: (x[b] if k in ("valid", "segments") else x) for k, x in where.items()},
-            )
-            for n in range(row.shape[2])
-        ]
-        for b, row in enumerate(buckets)
-    ]
-    return np.array(rows)
+    return oracle_lsh.all_counts(buckets, **place, **where)
 
 
 def dense(qk, v, times, *, scale=1.0, key_norm="rms", keep=1.0):

@@ -112,35 +112,6 @@ def test_as_many_buckets_as_are_sorted_with_queries_beside_the_keys(queries):
         jax.eval_shape(lambda q, k: route(scores.Dot(), q, k, k), q, k)
 
 
-def test_hash_cost_is_linear_in_the_length():
-    def operations(length):
-        return length * sum(hashing.factorize(hashing.default_num_buckets(length, 16)))
-
-    assert operations(2**16) < 5 * operations(2**14)  # unfactorized: 16 times
-
-
-def test_scaling_changes_nothing_and_negation_gives_the_opposite_bucket():
-    made, x = rotations(14), activations()
-    buckets = hash_buckets(x, made)
-    np.testing.assert_array_equal(buckets, hash_buckets(3.7 * x, made))
-    np.testing.assert_array_equal((buckets + 7) % 14, hash_buckets(-x, made))
-
-
-def test_collisions_become_rarer_with_the_angle():
-    made = rotations(16, rounds=64)
-    x, y = (np.asarray(activations(seed)) for seed in (1, 2))
-    y = y - x * (x * y).sum(-1, keepdims=True) / (x * x).sum(-1, keepdims=True)
-    y *= np.linalg.norm(x, axis=-1, keepdims=True) / np.linalg.norm(y, axis=-1, keepdims=True)
-    buckets = hash_buckets(x, made)
-    same = [
-        (buckets == hash_buckets(np.cos(angle) * x + np.sin(angle) * y, made)).mean()
-        for angle in np.pi * np.array([0, 0.1, 0.2, 0.35, 0.5])
-    ]
-    assert same[0] == 1
-    assert all(near > far for near, far in zip(same[:-1], same[1:], strict=True))
-    assert 0.02 < same[-1] < 0.1  # orthogonal vectors meet by chance, 1 in 16
-
-
 def test_rotations_are_gaussian_and_more_rounds_keep_the_first_ones():
     few, many = (make_rotations(128, num_hashes=rounds) for rounds in (2, 5))
     assert [factor.shape for factor in many.factors] == [(3, 5, 4, 11), (3, 5, 8, 11)]

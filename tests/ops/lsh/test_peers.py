@@ -1,6 +1,8 @@
-"""LSH attention against Hugging Face's and reformer-pytorch's, in float64, buckets given."""
+"""LSH attention against Hugging Face's, in float64, buckets given.
 
-import dataclasses
+reformer-pytorch's is on its page of docs/coming_from.
+"""
+
 import importlib
 
 import jax
@@ -9,7 +11,7 @@ import pytest
 
 from attnlab import masks
 from attnlab.ops.lsh import hashing
-from attnlab.ops.lsh.published import LUCIDRAINS, TRAX
+from attnlab.ops.lsh.published import TRAX
 from tests.ops.lsh.plain import CHUNK, lsh_attention
 
 pytestmark = pytest.mark.slow
@@ -20,7 +22,7 @@ attend = jax.jit(lsh_attention, static_argnames=("chunk_size", "causal", "option
 @pytest.fixture(scope="module")
 def peers():
     """`peers.py`, not imported until a test runs: torch and transformers take seconds."""
-    for name in ("torch", "transformers", "reformer_pytorch"):
+    for name in ("torch", "transformers"):
         pytest.importorskip(name, reason="the peers are oracles; they come with the extra `compat`")
     return importlib.import_module("tests.ops.lsh.peers")
 
@@ -64,18 +66,6 @@ def test_short_inputs_are_hugging_faces_dense_fallback(peers, x64):
     module = peers.hugging_face_module(qk, v, rounds=2, causal=True)
     want = module(module.value.x).hidden_states.numpy().reshape(v.shape)
     got = attend(qk, v, buckets, chunk_size=CHUNK, options=TRAX)
-    np.testing.assert_allclose(got, want, atol=1e-11)
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("across", [True, False])
-def test_lucidrains_preset_is_reformer_pytorch(peers, x64, across, causal):
-    qk, v, buckets = inputs(3, LENGTH // CHUNK)
-    options = LUCIDRAINS
-    if not across:
-        options = dataclasses.replace(LUCIDRAINS, same_bucket=True, wrap=False)
-    got = attend(qk, v, buckets, chunk_size=CHUNK, causal=causal, options=options)
-    want = peers.lucidrains(qk, v, buckets, causal=causal, across=across)
     np.testing.assert_allclose(got, want, atol=1e-11)
 
 

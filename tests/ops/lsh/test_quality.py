@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attnlab import masks
-from attnlab.ops.lsh import hashing, quality
+from attnlab.ops.lsh import quality
 from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from attnlab.ops.lsh.quality import hash_quality
@@ -147,26 +147,6 @@ def test_the_error_is_that_of_the_attention_itself(x64):
         np.square(x[:, 1:]).sum((1, 3)) for x in (near - full, full)
     )  # the first token has no key
     np.testing.assert_allclose(found.relative_error, np.sqrt(difference / size), rtol=1e-6)
-
-
-@pytest.mark.slow
-def test_a_common_component_collapses_the_buckets_and_centering_undoes_it():
-    rng = np.random.default_rng(0)
-    length, heads, width = 256, 2, 16
-    qk = rng.normal(size=(1, length, heads, width)).astype(np.float32)
-    qk += 4 * rng.normal(size=(1, 1, heads, width)).astype(np.float32)
-    rotations = hashing.make_rotations(
-        jax.random.key(0), num_heads=heads, head_dim=width, num_hashes=2, num_buckets=16
-    )
-
-    def means(center):
-        buckets = hashing.hash_buckets(qk, rotations, center=center)
-        return hash_quality(qk, qk, buckets, chunk_size=16).means()
-
-    plain, centered = means(None), means(hashing.running_center(qk))
-    assert plain.largest_bucket > 0.5 > 3 * centered.largest_bucket
-    assert plain.visible_same_bucket < 0.5 < centered.visible_same_bucket
-    assert centered.used_buckets > 1.2 * plain.used_buckets
 
 
 @pytest.mark.slow
