@@ -77,7 +77,9 @@ def _what(results: Sequence[Result]) -> str:
         seen = "activations in that type"
     batch = f"batch {_sizes(results, 'batch')} in all"
     batch += f" of {case.length} tokens" if axis_of(results) == "batch" else ""
-    split = "" if case.shard is None else f" Split by {case.shard} over the devices of the slice."
+    split = ""
+    if case.devices > 1:
+        split = f" Split by {case.shard or 'batch'} over the devices of the slice."
     return (
         f"{kind}, {batch}, {case.num_heads} heads of width {case.head_dim}, "
         f"{case.dtype}, {seen}.{split} {report.legend(results)}"
