@@ -142,8 +142,3 @@ def test_the_command_says_and_writes_the_scoreboard(tmp_path):
     }  # fmt: skip
     says = [claim.says for claim in claims.all_claims().values()]
     assert all(f": {one}: " in out for one in says)
-
-
-def test_other_flags_beside_claims_are_refused(tmp_path):
-    status, _, err = tiny.run(experiment, "--claims", "--seeds=1", f"--output_dir={tmp_path}")
-    assert (status, err) == (2, "tables: --claims: nothing is run; leave out --seeds\n")
