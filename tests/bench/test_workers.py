@@ -1,6 +1,5 @@
 """Programs in a process of their own."""
 
-import os
 import subprocess
 import sys
 import time
@@ -47,14 +46,6 @@ def test_a_death_is_told_and_the_next_one_is_another(crew, do, why):
     assert second.pid != first.pid and ask(second, "again")["said"] == "again"
     if do == "exit":
         assert crew.errors().endswith("the last words\n")
-
-
-def test_reading_what_workers_wrote_does_not_move_where_they_write():
-    with Workers(MODULE) as crew:
-        ask(crew.ready(), "exit")
-        log = crew._log.fileno()
-        os.lseek(log, 4, os.SEEK_SET)
-        assert crew.errors() == "the last words\n" and os.lseek(log, 0, os.SEEK_CUR) == 4
 
 
 def test_a_silent_death_is_not_explained_by_what_an_older_worker_wrote(crew):
