@@ -1,5 +1,6 @@
 """Programs in a process of their own."""
 
+import os
 import subprocess
 import sys
 import time
