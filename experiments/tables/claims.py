@@ -23,17 +23,6 @@ from experiments.tables.report import Line, Section, numbers
 from experiments.tables.trained import ScoreTable
 from experiments.tables.verdicts import Gap
 
-__all__ = [
-    "CLAIMS",
-    "COUNTED",
-    "RESULTS",
-    "Claim",
-    "ClaimVerdict",
-    "all_claims",
-    "judge_claims",
-    "read_counted",
-]
-
 CLAIMS, RESULTS = PUBLISHED / "claims.toml", PUBLISHED.parent / "results"
 COUNTED = RESULTS / "tables" / "results.csv"
 

@@ -21,8 +21,6 @@ from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_c
 from experiments.tables.figure import LOOKS, gaps_figure
 from experiments.tables.verdicts import Gap
 
-__all__ = ["markdown", "run"]
-
 _HEADER = [
     "claim", "where", "verdict", "Holm", "of", "the paper", "its number", "here",
     "rows that agree", "scale", "run",

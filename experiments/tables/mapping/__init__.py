@@ -24,8 +24,6 @@ from experiments.tables.runs import Command
 from experiments.tables.table import PublishedTable
 from experiments.tables.trained import ScoreTable, Training
 
-__all__ = ["PUBLISHED", "SCALES", "all_tables", "parse_toml", "read_tables"]
-
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER.parents[1] / "published"
 SCALES = ("cpu", "gpu", "paper")
