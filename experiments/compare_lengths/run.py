@@ -171,7 +171,8 @@ class Comparison:
     def _seconds_left(self, items: Sequence[Item]) -> float | None:
         """By cases of the same length; the peaks at the end take a second each."""
         cases = [case for case in items if isinstance(case, Case)]
-        spent = remaining.spent({x.row.case: x for x in self._rows.of(self.cases)})
+        kept = self._rows.kept
+        spent = remaining.spent({case: kept[case] for case in self.cases if case in kept})
         return remaining.of_items(cases, spent, lambda x: ((x.target, x.length), x.label))
 
     def _measure(self, case: Item) -> Iterator[Row]:
