@@ -222,8 +222,7 @@ def test_reversible_models_are_those_of_their_names(name):
     assert hashed == (name == "reformer")
 
 
-def test_cases_go_over_depth(monkeypatch):
-    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+def test_cases_go_over_depth():
     asked = dict(target=("v5e",), program="language_model", passes=OF_MODELS, num_layers=(2, 6))
     settings = Settings(**asked, mechanisms=("reversible-exact:dense", "reformer"), lengths=(64,))
     cases = settings.cases(local_devices=1)
@@ -235,8 +234,7 @@ def test_cases_go_over_depth(monkeypatch):
     ]
 
 
-def test_cases_go_over_the_batch(monkeypatch):
-    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+def test_cases_go_over_the_batch():
     asked = dict(
         target=("h100-64",), shard="state", program="bert", passes=OF_MODELS, mechanisms=("lsh-4",)
     )
@@ -245,8 +243,7 @@ def test_cases_go_over_the_batch(monkeypatch):
     assert Settings.implied({"batch": (1, 2)}) == {"lengths": (4096,)}
 
 
-def test_cases_of_targets(monkeypatch):
-    monkeypatch.setattr(topology, "require_compiler", lambda target: None)
+def test_cases_of_targets():
     settings = Settings(
         target=("v5e-8", "v5e:2x4", "h100-8"), shard="batch", batch=(8,), program="translate",
         passes=OF_MODELS, mechanisms=("lsh-4",), lengths=(64,),
