@@ -23,21 +23,23 @@ SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wa
 
 
 @dataclasses.dataclass
-class Ready:
-    """A program that has run: what is known of it, and how it is timed.
+class Program:
+    """A compiled program: what is known of it, and how it is run and timed.
 
     Attributes:
       known: result without times.
-      one_call: seconds of a call, by the last one.
+      run: () -> what the program returns, once it is computed.
       again: function of a number of calls -> seconds of one, on average; None = a call took too
         long for another one, and `one_call` is the sample.
       values: () -> the output [B, L, N, H] or the gradients of the inputs; none of modules.
+      one_call: seconds of a call, by the last one; of one that has run.
     """
 
     known: Result
-    one_call: float
+    run: Callable[[], Any]
     again: Callable[[int], float] | None
     values: Callable[[], list[np.ndarray]]
+    one_call: float = math.nan
 
     @property
     def calls(self) -> int:
@@ -47,16 +49,6 @@ class Ready:
     def sample(self) -> float:
         """Seconds of one call, averaged over `calls`."""
         return self.one_call if self.again is None else self.again(self.calls)
-
-
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    """What is known before the first run, and what runs."""
-
-    known: Result
-    run: Callable[[], Any]
-    again: Callable[[int], float]
-    values: Callable[[], list[np.ndarray]]
 
 
 def measure(
@@ -117,7 +109,7 @@ def prepare(
     limit_bytes: float = math.inf,
     run: bool = True,
     on_compiled: Callable[[Result], None] = lambda result: None,
-) -> Ready | Result:
+) -> Program | Result:
     """Compiles, sees whether it fits, runs once or twice and watches the memory.
 
     Args:
@@ -135,15 +127,15 @@ def prepare(
     devices = jax.local_devices()[: case.devices]
     host = devices[0].platform == "cpu"
     sharers = len(devices) if host else 1  # devices that share one memory
+    program: Program | Result
     if kind_of(case.attention.kind).written_in == "torch":
         if not run:  # nor does anything say what it would need
             return Result(case, "too_slow", message="not run")
         program = _torch(case, text)
     else:
-        made = _jax(case, text, devices, limit_bytes, run)
-        if isinstance(made, Result):
-            return made
-        program = made
+        program = _jax(case, text, devices, limit_bytes, run)
+    if isinstance(program, Result):
+        return program
     on_compiled(program.known)
     device_peak_before = _device_peak(devices[0])
     start = time.perf_counter()
@@ -157,7 +149,6 @@ def prepare(
     if case.keep_memory:
         keep_freed_memory()
         program.run()  # so that there is memory to keep
-    again = program.again if one_call <= limit_seconds / 3 else None
     device_peak = _device_peak(devices[0])
     arguments = program.known.argument_bytes or 0
     known = dataclasses.replace(
@@ -165,10 +156,11 @@ def prepare(
         resident_peak_bytes=arguments + extra // sharers if host and extra else None,
         device_peak_bytes=None if device_peak == device_peak_before else device_peak,
     )
-    return Ready(known, one_call, again, program.values)
+    again = program.again if one_call <= limit_seconds / 3 else None
+    return dataclasses.replace(program, known=known, again=again, one_call=one_call)
 
 
-def _torch(case: Case, text: inputs.Text) -> _Program:
+def _torch(case: Case, text: inputs.Text) -> Program:
     call = peers.torch_call(_as_run(case), text)
     known = Result(
         case,
@@ -177,14 +169,8 @@ def _torch(case: Case, text: inputs.Text) -> _Program:
         available_bytes=memory.available_on_host(),
         input_cycled=_cycles(case, text),
     )
-
-    def again(calls: int) -> float:
-        start = time.perf_counter()
-        for _ in range(calls):
-            call.run()
-        return (time.perf_counter() - start) / calls
-
-    return _Program(known, call.run, again, lambda: call.values(call.run()))
+    again = functools.partial(sample, call.run, (), block_each=False)
+    return Program(known, call.run, again, lambda: call.values(call.run()))
 
 
 def _cycles(case: Case, text: inputs.Text) -> bool:
@@ -195,7 +181,7 @@ def _cycles(case: Case, text: inputs.Text) -> bool:
 
 def _jax(
     case: Case, text: inputs.Text, devices: Sequence[jax.Device], limit_bytes: float, run: bool
-) -> _Program | Result:
+) -> Program | Result:
     """The compiled program, or why it does not run."""
     platform = devices[0].platform
     host = platform == "cpu"
@@ -245,7 +231,7 @@ def _jax(
         wide = jnp.promote_types(case.dtype, jnp.float32)  # NumPy has no bfloat16
         return [np.asarray(x, wide).reshape(shape) for x in arrays]
 
-    return _Program(
+    return Program(
         known,
         lambda: jax.block_until_ready(compiled(*arguments)),
         lambda calls: sample(compiled, arguments, calls, block_each=host),
@@ -253,7 +239,7 @@ def _jax(
     )
 
 
-def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> _Program:
+def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> Program:
     """A call is a step of the state that the call before left."""
     from attnlab.bench import model_programs
 
@@ -268,17 +254,17 @@ def _training(case: Case, text: inputs.Text, step: Any, known: Result) -> _Progr
         return metrics
 
     again = functools.partial(sample, run, (), block_each=True)
-    return _Program(known, run, again, lambda: losses.after(run))
+    return Program(known, run, again, lambda: losses.after(run))
 
 
-def _search(case: Case, text: inputs.Text, search: Any, known: Result) -> _Program:
+def _search(case: Case, text: inputs.Text, search: Any, known: Result) -> Program:
     """A call is a search of the whole batch; its values are log p of the translations."""
     from attnlab.bench import model_programs
 
     variables = jax.block_until_ready(jax.jit(lambda: model_programs.initial_variables(case))())
     arguments = variables, model_programs.batch_of(case, text)["source"]
     again = functools.partial(sample, search, arguments, block_each=True)
-    return _Program(
+    return Program(
         known,
         lambda: jax.block_until_ready(search(*arguments)),
         again,
@@ -288,7 +274,7 @@ def _search(case: Case, text: inputs.Text, search: Any, known: Result) -> _Progr
 
 def _decoding(
     case: Case, step: Any, known: Result, variables: Any, token: Any, *, block_each: bool
-) -> _Program:
+) -> Program:
     """A call is a token more in the cache, which begins anew, untimed, when it is full."""
     state = variables
 
@@ -310,7 +296,7 @@ def _decoding(
         return seconds / calls
 
     begin()  # here, so that the copy does not count as memory of the first call
-    return _Program(known, lambda: jax.block_until_ready(run()), again, lambda: [])
+    return Program(known, lambda: jax.block_until_ready(run()), again, lambda: [])
 
 
 def _as_run(case: Case) -> Case:

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from attnlab.bench import tables, targets, trends
 from attnlab.bench.case import (
     ATTENTION,
-    SHORT,
     TRAIN_STEP,
     Result,
     axis_of,
@@ -46,9 +45,9 @@ def markdown(done: SoFar[Result]) -> str:
     parts += ["## Targets", _TARGETS_NOTE, _targets(results)]
     notes = sorted({r.message for r in results if r.status == "ok" and r.message})
     parts += [f"- {note}: {_which(results, note)}" for note in notes]
-    lost = _tabulate_failed(results)
-    if lost:
-        parts += ["## Not compiled", lost]
+    failed = [r for r in results if r.status not in ("ok", "too_large")]
+    if failed:
+        parts += ["## Not compiled", report.missing(failed)]
     parts += ["## How it was found", _METHOD, _compiling(results)]
     return document(*parts, done.missing, done.origin)
 
@@ -77,7 +76,9 @@ def _what(results: Sequence[Result]) -> str:
         seen = "activations in that type"
     batch = f"batch {_sizes(results, 'batch')} in all"
     batch += f" of {case.length} tokens" if axis_of(results) == "batch" else ""
-    split = "" if case.shard is None else f" Split by {case.shard} over the devices of the slice."
+    split = ""
+    if case.devices > 1:
+        split = f" Split by {case.shard or 'batch'} over the devices of the slice."
     return (
         f"{kind}, {batch}, {case.num_heads} heads of width {case.head_dim}, "
         f"{case.dtype}, {seen}.{split} {report.legend(results)}"
@@ -176,19 +177,6 @@ def _targets(results: Sequence[Result]) -> str:
         )
     header = ["target", "device", "slice", "memory of a device", "bfloat16", "to memory"]
     return markdown_table([*header, "to others", "source"], rows)
-
-
-def _tabulate_failed(results: Sequence[Result]) -> str:
-    rows = [
-        [
-            str(r.case.target), r.case.label, str(r.case.length), panels.pass_title(r.case),
-            SHORT[r.status], r.message,
-        ]
-        for r in results
-        if r.status not in ("ok", "too_large")
-    ]  # fmt: skip
-    header = ["target", "mechanism", "n", "pass", "what happened", "why"]
-    return markdown_table(header, rows) if rows else ""
 
 
 def _which(results: Sequence[Result], note: str) -> str:

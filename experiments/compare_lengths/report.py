@@ -343,14 +343,20 @@ def _conditions(results: Sequence[Result]) -> str:
 
 def missing(results: Sequence[Result]) -> str:
     """A table of the cases that have no result, and why."""
-    rows = [
-        [r.case.label, str(r.case.length), PASS_TITLES[r.case.passes], SHORT[r.status], r.message]
-        for r in results
-        if r.status != "ok"
-    ]
-    if not rows:
+    lost = [r for r in results if r.status != "ok"]
+    if not lost:
         return "None."
-    return markdown_table(["mechanism", "n", "pass", "what happened", "why"], rows)
+    header = ["target", "mechanism", "n", "pass", "what happened", "why"]
+    rows = [
+        [
+            str(r.case.target), r.case.label, str(r.case.length), panels.pass_title(r.case),
+            SHORT[r.status], r.message,
+        ]
+        for r in lost
+    ]  # fmt: skip
+    if lost[0].case.target is None:
+        header, rows = header[1:], [row[1:] for row in rows]
+    return markdown_table(header, rows)
 
 
 def method(results: Sequence[Result]) -> str:
@@ -374,18 +380,17 @@ def method(results: Sequence[Result]) -> str:
     ]
     compiled_sizes = [(r, r.analysis_bytes or 0) for r in results]
     large = [(r, size) for r, size in compiled_sizes if size >= 16 * 2**20]
-    peaks = [r.device_peak_bytes / size for r, size in large if r.device_peak_bytes]
-    seen = [r.resident_peak_bytes / size for r, size in large if r.resident_peak_bytes]
-    if peaks:
-        lines.append(
-            f"The device allocator's peak was {min(peaks):.2f} to {max(peaks):.2f} times the "
-            f"compiler's number over the {len(peaks)} cases of at least 16 MiB that raised it."
-        )
-    if seen:
-        lines.append(
-            f"The high-water mark was {min(seen):.2f} to {max(seen):.2f} times the compiler's "
-            f"number over the {len(seen)} cases of at least 16 MiB."
-        )
+    watched = {
+        "device allocator's peak": [(r.device_peak_bytes, size) for r, size in large],
+        "high-water mark": [(r.resident_peak_bytes, size) for r, size in large],
+    }
+    for name, pairs in watched.items():
+        times = [seen / size for seen, size in pairs if seen]
+        if times:
+            lines.append(
+                f"The {name} was {min(times):.2f} to {max(times):.2f} times the compiler's number "
+                f"over the {len(times)} cases of at least 16 MiB."
+            )
     return "\n\n".join(lines)
 
 

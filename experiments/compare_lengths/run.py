@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import os
-import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
@@ -18,7 +17,7 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import Flags
 from attnlab.runs.folder import Folder
 from attnlab.runs.report import SoFar, group, so_far
-from attnlab.runs.rows import Kept, Rows
+from attnlab.runs.rows import Rows
 from attnlab.runs.units import human
 from experiments.compare_lengths import deviceless, panels, report
 from experiments.compare_lengths.runner import Runner
@@ -170,13 +169,11 @@ class Comparison:
         return (case.length, case.keep_memory) if on_host else (case.length, case.label)
 
     def _seconds_left(self, items: Sequence[Item]) -> float | None:
-        """The peaks at the end take a second each, which is nothing."""
-        return seconds_left(
-            [case for case in items if isinstance(case, Case)],
-            {x.row.case: x for x in cast(list[Kept[Result]], self._rows.of(self.cases))},
-            repeats=self._settings.repeats,
-            limit=self._settings.case_seconds,
-        )
+        """By cases of the same length; the peaks at the end take a second each."""
+        cases = [case for case in items if isinstance(case, Case)]
+        kept = self._rows.kept
+        spent = remaining.spent({case: kept[case] for case in self.cases if case in kept})
+        return remaining.of_items(cases, spent, lambda x: ((x.target, x.length), x.label))
 
     def _measure(self, case: Item) -> Iterator[Row]:
         own.require_unchanged()  # a worker that starts later would read another
@@ -293,42 +290,6 @@ def _seen_bytes(result: Result) -> float | None:
     """Memory that the process was seen to take for all its devices together, in bytes."""
     seen = result.resident_peak_bytes if result.status == "ok" else None
     return seen and seen * result.case.devices
-
-
-def seconds_left(
-    left: Sequence[Case], kept: Mapping[Case, Kept[Result]], *, repeats: int, limit: float
-) -> float | None:
-    """Wall time of the cases that are left, by those that are done.
-
-    A mechanism that was at another length takes the time of its calls, by their growth, and for the
-    rest (starting a process, compiling, counting memory) what it took there; another one takes as
-    long as those at its length. None where only one of several lengths is known, and that for less
-    than a minute.
-
-    `kept` has shorter lengths first.
-    """
-    spent = remaining.spent(kept)
-    seen = {(x.length, x.num_layers) for x in kept}
-    planned = seen | {(x.length, x.num_layers) for x in left}
-    if len(seen) < min(2, len(planned)) and sum(spent.values()) < 60:
-        return None
-
-    def calls(one: float) -> float:
-        # + 2: those of the warm-up. Too slow a case is only compiled.
-        return min((repeats + 2) * one, max(limit, one)) if one <= limit else 0.0
-
-    def line(case: Case) -> Case:
-        return dataclasses.replace(case, length=0, num_layers=None)
-
-    foreseen = dict(spent)
-    for case in left:
-        rows = [x.row for x in kept.values() if line(x.row.case) == line(case)]
-        if rows and case not in kept:
-            rest = [max(spent[r.case] - calls(r.median_seconds or 0.0), 0.0) for r in rows]
-            foreseen[case] = statistics.fmean(rest) + calls(trends.predict(rows, case.length))
-            if not rows[-1].seconds:  # the longer ones are only compiled too
-                foreseen[case] = spent[rows[-1].case]
-    return remaining.of_items(left, foreseen, lambda x: ((x.target, x.length), x.length))
 
 
 def to_repeat(cases: Sequence[Case], rows: Mapping[Case, Result]) -> list[Case]:

@@ -47,14 +47,15 @@ class Runner(Workers):
           case_bytes: bytes of a CPU's memory that a case may take.
           variables: environment variables of the worker.
         """
-        self._arguments: dict[str, Any] = {
-            "devices": devices,
-            "input_path": input_path,
-            "repeats": repeats,
-            "case_seconds": case_seconds,
-            "case_bytes": case_bytes,
-            "variables": variables,
-        }
+        self._make_other = functools.partial(
+            Runner,
+            devices=devices,
+            input_path=input_path,
+            repeats=repeats,
+            case_seconds=case_seconds,
+            case_bytes=case_bytes,
+            variables=variables,
+        )
         self._base: Case | None = None
         super().__init__(
             "experiments.compare_lengths.worker",
@@ -62,12 +63,7 @@ class Runner(Workers):
             devices=devices,
             variables=variables,
         )
-        self._limits = {
-            "repeats": repeats,
-            "limit_seconds": case_seconds,
-            "limit_bytes": case_bytes,
-        }
-        self._repeats, self._case_seconds = repeats, case_seconds
+        self._repeats, self._case_seconds, self._case_bytes = repeats, case_seconds, case_bytes
 
     def run(
         self, case: Case, *, run: bool = True, tell: Callable[[str], None] = lambda words: None
@@ -130,7 +126,7 @@ class Runner(Workers):
     @functools.cached_property
     def _other(self) -> Runner:
         """The runner of what cases are timed against; it ends with this one."""
-        return Runner(**self._arguments).__enter__()
+        return self._make_other().__enter__()
 
     def _do(
         self, case: Case, tell: Callable[[str], None], *, run: bool, in_turns: bool
@@ -139,7 +135,14 @@ class Runner(Workers):
         if self.pid is None:
             tell("starting a process …")
         worker = self.ready()
-        worker.send(case=dataclasses.asdict(case), run=run, in_turns=in_turns, **self._limits)
+        worker.send(
+            case=dataclasses.asdict(case),
+            run=run,
+            in_turns=in_turns,
+            repeats=self._repeats,
+            limit_seconds=self._case_seconds,
+            limit_bytes=self._case_bytes,
+        )
         so_far = Result(case, "ok")
         stage, limit = "compiling", self._case_seconds + COMPILE_SECONDS
         tell(f"{stage} …")
@@ -172,7 +175,7 @@ class Runner(Workers):
     def peak(self, unit: Unit) -> Peak:
         """The peak of a unit, or why it was not measured."""
         worker = self.ready()
-        worker.send(unit=dataclasses.asdict(unit), repeats=self._limits["repeats"])
+        worker.send(unit=dataclasses.asdict(unit), repeats=self._repeats)
         message = self._wait(COMPILE_SECONDS, lambda words: None)
         if message is not None:
             return build(Peak, message["peak"])

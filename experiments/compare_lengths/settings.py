@@ -158,9 +158,9 @@ class Settings(Flags):
     )
     shard: str | None = flag(
         None,
-        "What is split over several devices, of a slice or of this machine: batch, heads or "
-        "sequence; of a training also state, the batch and the parameters with it, or a mesh, as "
-        "trainings' --mesh has it: data:4,sequence:2.",
+        "What is split over several devices, of a slice or of this machine: heads, sequence or, as "
+        "without it, batch; of a training also state, the batch and the parameters with it, or a "
+        "mesh, as trainings' --mesh has it: data:4,sequence:2.",
     )
     program: str = flag(
         ATTENTION,
@@ -195,10 +195,10 @@ class Settings(Flags):
         self._check_mechanisms()
         self._check_passes()
         self._check_peers()
-        self._check_targets()
+        self._check_shard()
         self._check_axis()
-        for count in () if self.target else self.devices:
-            self._divide(count, f"{count} devices")
+        for said, count in self._counts().items():
+            self._divide(count, said)
 
     def require_files(self, typed: Mapping[str, Any]) -> None:
         """Refuses a text that cannot be read."""
@@ -299,8 +299,11 @@ class Settings(Flags):
 
     def unmet_needs(self) -> Mapping[str, str]:
         unmet: dict[str, str] = {}
-        if not self._rounds():
+        every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
+        if not any(kind_of(x.kind).counts == KINDS["lsh"].counts for x in every):
             unmet["chunk_size"] = "lsh among --mechanisms"
+        if max(self._counts().values(), default=1) == 1:
+            unmet["shard"] = "several devices, of --devices=2 or of --target=v5e:2x4"
         if len(self._lines()) == 1:
             unmet["against"] = "a second one of --mechanisms"
         if set(self.passes) == {ACCURACY}:
@@ -325,26 +328,21 @@ class Settings(Flags):
             if name in several and not self.target:
                 raise Invalid(f"--{name}={format_value(axes[name])}: only with --target; give one")
 
-    def _check_targets(self) -> None:
-        """Checks --target, and the flags that only go with it."""
-        if not self.target:
-            if self.program == "bert":
-                raise Invalid("--program=bert needs --target, such as --target=v5e:2x4")
-            if self.shard is not None and max(self.devices, default=1) == 1:
-                raise Invalid(
-                    f"--shard={self.shard} needs several devices: --devices=2, or --target=v5e:2x4"
-                )
-            if self.shard is not None and self.parallel == "pmap":
-                raise Invalid("--parallel=pmap splits the batch; leave --shard out")
-            self._check_shard()
-            return
-        self._check_shard()
-        for target in self.targets():
-            self._check_split(target)
+    def _counts(self) -> dict[str, int]:
+        """The numbers of devices that a case may be split over, by what they are called."""
+        if self.target:
+            slices = {f"the {one.devices} devices of {one.name}": one for one in self.targets()}
+            return {said: one.devices for said, one in slices.items()}
+        return {f"{count} devices": count for count in self.devices}
 
     def _check_shard(self) -> None:
+        """Refuses a split that the program or `pmap` has not."""
+        if self.shard is None:
+            return
+        if self.parallel == "pmap":
+            raise Invalid("--parallel=pmap splits the batch; leave --shard out")
         names = sharding.SHARDS if self.program == ATTENTION else tuple(sharding.OF_TRAININGS)
-        if self.shard is None or self.shard in names:
+        if self.shard in names:
             return
         if self.program == ATTENTION:
             raise Invalid(
@@ -355,21 +353,6 @@ class Settings(Flags):
             mesh_sizes(self.shard)
         except ValueError as error:
             raise Invalid(f"--shard={self.shard}: {error}; or {', '.join(names)}") from None
-
-    def _check_split(self, target: Target) -> None:
-        if self.shard is None:
-            if target.devices > 1:
-                raise Invalid(
-                    f"--target={target.name} has {target.devices} devices; say what is split over "
-                    f"them: --shard={', '.join(sharding.SHARDS)}"
-                )
-            return
-        if target.devices == 1:
-            raise Invalid(
-                f"--target={target.name} is one device, with nothing to split; drop --shard, or "
-                f"give a slice, such as --target={target.device.name}:{target.device.slices[-1]}"
-            )
-        self._divide(target.devices, f"the {target.devices} devices of {target.name}")
 
     def _check_mechanisms(self) -> None:
         given = f"--mechanisms={format_value(self.mechanisms)}"
@@ -393,7 +376,9 @@ class Settings(Flags):
         mine.require_fits(layer, min(self.lengths), Causal if self.causal else lambda: None)
 
     def _check_passes(self) -> None:
-        """Refuses passes that the program has not."""
+        """Refuses passes and sizes that the program has not."""
+        if self.program == "bert" and not self.target:
+            raise Invalid("--program=bert needs --target, such as --target=v5e:2x4")
         valid: tuple[str, ...] = (*PASSES, DECODE, ACCURACY)
         if self.program != ATTENTION:
             here = self.program == "translate" and not self.target
@@ -427,18 +412,21 @@ class Settings(Flags):
             drop = "--target" if self.target else "--devices, --parallel"
             raise Invalid(f"--mechanisms={listed}: on one device that is here; drop {drop}")
         if ACCURACY in self.passes and (self.target or split or not self.ops_only):
-            here = "drop --target, --devices and --parallel"
-            remedy = here if self.target or split else "give --ops_only"
-            raise Invalid(f"--passes={ACCURACY}: of bare functions on this machine; {remedy}")
+            raise Invalid(
+                f"--passes={ACCURACY}: of bare functions on one device that is here; give "
+                "--ops_only, without --target, --devices and --parallel"
+            )
         if ACCURACY in self.passes and (others := self._others_than_exact()):
             raise Invalid(
                 f"--passes={ACCURACY}: its distance is from scaled dot product attention; leave "
                 f"other functions out: {', '.join(others)}"
             )
-        if DECODE in self.passes and peers:
-            raise Invalid(f"--passes={DECODE}: {listed} have no cache; leave them out")
-        if DECODE in self.passes:
-            self._check_decoding(split)
+        several = split or any(count > 1 for count in self._counts().values())
+        if DECODE in self.passes and (peers or self.ops_only or not self.causal or several):
+            raise Invalid(
+                f"--passes={DECODE}: of causal modules with a cache, on one device; leave out "
+                "--ops_only, --nocausal, several devices and what others made"
+            )
         if self.against is None:
             return
         labels = [f"{name}:{way}" if way else name for name, way in self._lines()]
@@ -458,24 +446,6 @@ class Settings(Flags):
         same = {x for x in kinds.values() if is_own(x) or (kind_of(x).computes or x) in like_exact}
         return [name for name, kind in kinds.items() if kind not in same]
 
-    def _check_decoding(self, split: bool) -> None:
-        """Refuses to decode what has no cache, or on several devices."""
-        several = split or any(target.devices > 1 for target in self.targets())
-        for wrong, flag_ in ((self.ops_only, "--ops_only"), (not self.causal, "--nocausal")):
-            if wrong:
-                raise Invalid(f"{flag_}: --passes={DECODE} is of a causal module; leave it out")
-        if several:
-            raise Invalid(f"--passes={DECODE}: on one device; give one")
-        if min(self.lengths) < 2:
-            raise Invalid(f"--lengths={min(self.lengths)}: --passes={DECODE} needs 2 tokens")
-
-    def _rounds(self) -> set[int]:
-        """The numbers of hash rounds among the mechanisms."""
-        every = (x for line in self.mechanisms for x in Model.parse(line).attentions)
-        return {
-            x.number for x in every if kind_of(x.kind).counts == KINDS["lsh"].counts and x.number
-        }
-
     def _lines(self) -> list[tuple[str, str | None]]:
         """The pairs of a mechanism and an implementation, each once."""
         lines: list[tuple[str, str | None]] = []
@@ -490,31 +460,19 @@ class Settings(Flags):
 
     def _divide(self, devices: int, said: str) -> None:
         """Refuses sizes that the devices do not divide."""
-
-        def of_all(some: int) -> str:
-            return said if some == devices else f"{some} of {said}"
-
         mesh = sharding.mesh_of(self.shard, devices)
         if (product := math.prod(mesh.values())) != devices:
             raise Invalid(
                 f"--shard={self.shard} is for {product} devices, not for {said}; give sizes whose "
                 f"product is {devices}"
             )
-        if "sequence" in mesh and self._rounds():
-            # Where heads are too few, exact attention goes round a ring, and rounds are shared.
-            sharing = mesh["sequence"] * mesh.get("model", 1)
-            shared = sharing // math.gcd(self.num_heads, sharing)
-            if any(rounds % shared for rounds in self._rounds()):
-                self._require_divided("num_heads", sharing, of_all(sharing))
-        divided = {"data": "batch", "model": "num_heads", "sequence": "lengths"}
-        for axis, size in mesh.items():
-            self._require_divided(divided[axis], size, of_all(size))
-
-    def _require_divided(self, name: str, devices: int, said: str) -> None:
-        sizes = getattr(self, name)
-        for size in sizes if isinstance(sizes, tuple) else (sizes,):
-            if size % devices:
-                raise Invalid(
-                    f"--{name}={size} does not divide over {said}; give a multiple of {devices}, "
-                    f"such as --{name}={devices}"
-                )
+        for axis, number in mesh.items():
+            name = {"data": "batch", "model": "num_heads", "sequence": "lengths"}[axis]
+            sizes = getattr(self, name)
+            among = said if number == devices else f"{number} of {said}"
+            for size in sizes if isinstance(sizes, tuple) else (sizes,):
+                if size % number:
+                    raise Invalid(
+                        f"--{name}={size} does not divide over {among}; give a multiple of "
+                        f"{number}, such as --{name}={number}"
+                    )

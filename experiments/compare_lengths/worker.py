@@ -14,7 +14,7 @@ import numpy as np
 
 from attnlab.bench import deviceless, environment, inputs, peaks, work, workers
 from attnlab.bench.case import Case, Result
-from attnlab.bench.measure import Ready, measure, prepare
+from attnlab.bench.measure import Program, measure, prepare
 from attnlab.bench.roofline import Unit
 from attnlab.mechanisms.attentions import KINDS
 from attnlab.runs.errors import one_line
@@ -27,7 +27,7 @@ def main() -> None:
     """Says what the machine is, then measures what it is told to."""
     path = sys.argv[2] if len(sys.argv) > 2 else None
     text = functools.cache(lambda: inputs.read(path))
-    ready: Ready | None = None
+    ready: Program | None = None
 
     def answer(order: dict[str, Any], send: workers.Send) -> None:
         nonlocal ready
@@ -69,8 +69,8 @@ def some_of(values: np.ndarray) -> list[float]:
 
 
 def guard(
-    do: Callable[..., Ready | Result], case: Case, text: inputs.Text, **options: Any
-) -> Ready | Result:
+    do: Callable[..., Program | Result], case: Case, text: inputs.Text, **options: Any
+) -> Program | Result:
     """What `measure`, `prepare` or `deviceless.analyze` makes; an exception becomes a row too."""
     try:
         if case.target is not None:

@@ -11,7 +11,7 @@ alone in place of the base's, each over --rounds.
 
 Other attention, a user's own too, is measured beside LSH by the pairs that it sees: --beside.
 
-A fresh folder gets results.jsonl, report.md, the figures quality, pairs and buckets, and the model.
+A fresh folder gets results.jsonl, report.md, the figures quality and pairs, and the model.
 Ctrl-C keeps what is done; --resume measures what is missing, if anything is, and writes report and
 figures again. The defaults take five minutes on two cores.
 """

@@ -1,11 +1,11 @@
-"""Figures of `inspect_lsh`: what rounds see, what pairs are worth, the sizes of buckets."""
+"""Figures of `inspect_lsh`: what rounds see, and what pairs are worth."""
 
 import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, NullLocator, PercentFormatter
+from matplotlib.ticker import NullLocator, PercentFormatter
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.palette import MUTED, SERIES
@@ -24,13 +24,12 @@ _TITLES = {
 
 
 def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
-    """The figures "quality", "pairs" and "buckets", those that have rows."""
+    """The figures "quality" and "pairs", those that have rows."""
     quality, beside = of_quality(rows), of_beside(rows)
     with figure_files.style():
         return {
             "quality": _quality(quality, settings) if quality else None,
             "pairs": _pairs(quality, beside, settings) if quality and beside else None,
-            "buckets": _buckets(quality, settings) if quality else None,
         }
 
 
@@ -120,11 +119,10 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
         label = name.rpartition("/")[2]
         axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)
         if name != "LSH" and (size := label.partition("-")[2]):  # of one color are several sizes
-            at = (xs[0], means[0])
-            _note(axes, size, at, xytext=(4, 4), textcoords="offset points")
+            _note(axes, size, (xs[0], means[0]), (4, 4))
     for row in of_base:
-        at, beneath = (row.means[measures[0]], row.means[measures[1]]), (3, -10)
-        _note(axes, f"{row.num_hashes}", at, xytext=beneath, textcoords="offset points")
+        at = row.means[measures[0]], row.means[measures[1]]
+        _note(axes, f"{row.num_hashes}", at, (3, -10))
     axes.set(xlim=(0, None), ylim=(0, 1.04), xlabel="share of all pairs that is seen")
     most = axes.get_xlim()[1]
     axes.plot([0, most], [0, most], color=MUTED, linestyle=(0, (1, 1.5)), linewidth=1.2)
@@ -140,67 +138,20 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
     return figure
 
 
-def _buckets(rows: Sequence[Quality], settings: Settings) -> Figure:
-    """Bars: a panel per layer, a group per bin of sizes (first: empty), a bar per centering."""
-    lines = by_line(rows)
-    base = next(iter(lines))
-    shown = [base, *group_by_change(rows).get("centering", [base])[1:]]
-    # Of the most rounds: [line][layer][bin], the first bin is that of empty buckets.
-    sizes = {
-        line: [[line.num_buckets - sum(layer), *layer] for layer in lines[line][-1].layer_sizes]
-        for line in shown
-    }
-    layers = len(sizes[base])
-    bins = 1 + max(b for some in sizes.values() for layer in some for b, n in enumerate(layer) if n)
-    figure = Figure(figsize=(3.3 * layers + 1.4, 3.3), layout="constrained")
-    panels = figure.subplots(1, layers, sharey=True, squeeze=False)[0]
-    width, edge = 0.8 / len(shown), base.window.bit_length() - 0.5  # bins double
-    names = ["0", "1", *(f"{2**b}–{2 ** (b + 1) - 1}" for b in range(1, bins - 1))]
-    for layer, axes in enumerate(panels):
-        for i, line in enumerate(shown):
-            xs = [b + (i + 0.5) * width - 0.4 for b in range(bins)]
-            color, _ = SERIES[i % len(SERIES)]
-            heights = sizes[line][layer][:bins]
-            axes.bar(xs, heights, width * 0.94, color=color, label=_center(line), zorder=3)
-        if edge < bins - 0.5:
-            axes.axvline(edge, color=MUTED, linestyle=(0, (1, 2)), linewidth=1.2)
-            place = axes.get_xaxis_transform()
-            _note(axes, f" window {base.window}", (edge, 1.0), place, va="top")
-        axes.set_xticks(range(bins), names, rotation=90)
-        axes.tick_params(axis="x", length=0)
-        axes.set_title(f"Layer {layer}")
-        axes.set_xlabel("tokens in a bucket")
-        axes.grid(axis="y")
-    panels[0].yaxis.set_major_locator(MaxNLocator(6, integer=True))
-    panels[0].set_ylabel(f"buckets, of {base.num_buckets}")
-    panels[0].set_ylim(0, 1.15 * panels[0].get_ylim()[1])  # room for the words at the top
-    handles = panels[0].get_legend_handles_labels()
-    place = "outside right center"
-    figure.legend(*handles, title="centering", frameon=False, fontsize=8, loc=place)
-    title = f"Sizes of buckets — {_model(rows, settings)}"
-    figure.suptitle(title, x=0.01, ha="left", fontsize=9.5, wrap=True)
-    return figure
-
-
-def _note(
-    axes: Any,
-    text: str,
-    at: tuple[float, float],
-    place: Any = "data",
-    **how: Any,
-) -> None:
-    axes.annotate(text, at, xycoords=place, fontsize=8, color=MUTED, annotation_clip=False, **how)
+def _note(axes: Any, text: str, at: tuple[float, float], offset: tuple[float, float]) -> None:
+    axes.annotate(
+        text, at, xytext=offset, textcoords="offset points", fontsize=8, color=MUTED,
+        annotation_clip=False,
+    )  # fmt: skip
 
 
 def _label(line: Line, name: str, is_base: bool) -> str:
-    text = _center(line) if name == "centering" else str(getattr(line, name))
+    text = str(getattr(line, name))
+    if text == "running":
+        text = "running mean"
     if name == "chunk_size":
         text += f" ({line.num_buckets} buckets)"
     return text + (" (base)" if is_base else "")
-
-
-def _center(line: Line) -> str:
-    return {"none": "none", "running": "running mean"}[line.centering]
 
 
 def _model(rows: Sequence[Quality], settings: Settings) -> str:

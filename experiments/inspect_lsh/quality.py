@@ -54,7 +54,6 @@ class Quality:
       num_hashes: number of hash rounds.
       means: fields of `HashQuality`, averaged over layers and heads.
       per_head: scalar fields of `HashQuality`, [layers][heads].
-      layer_sizes: `HashQuality.bucket_sizes`, averaged over heads, [layers][bins].
       bits: loss of the model at the end of training, in bits per byte; None = untrained.
     """
 
@@ -62,7 +61,6 @@ class Quality:
     num_hashes: int
     means: dict[str, Any]
     per_head: dict[str, list[list[float]]]
-    layer_sizes: list[list[float]]
     bits: float | None = None
 
     @property
@@ -105,8 +103,7 @@ def measure(
     scalars = [name for name in HashQuality._fields if name != "bucket_sizes"]
     means = {name: np.asarray(x).tolist() for name, x in quality.means()._asdict().items()}
     per_head = {name: np.asarray(getattr(quality, name)).tolist() for name in scalars}
-    sizes = np.mean(quality.bucket_sizes, axis=1).tolist()
-    return Quality(line, num_hashes, means, per_head, sizes, bits)
+    return Quality(line, num_hashes, means, per_head, bits)
 
 
 def rounds_needed(rows: Sequence[Quality], target: float) -> Quality | None:

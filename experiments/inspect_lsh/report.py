@@ -89,7 +89,6 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
     meanings = [[column, meaning] for column, meaning in MEASURES.values()]
     keys = ["keys compared", "by a query: rounds × 2 chunks"]
     yield markdown_table(["column", "mean over queries, layers and heads"], [*meanings, keys])
-    yield "![bucket sizes](buckets.svg)"
     layers = of_base[0].per_head["captured_mass"]
     names = [f"{i}.{n}" for i, layer in enumerate(layers) for n in range(len(layer))]
     yield f"### Mass of each layer.head: {base.title()}"

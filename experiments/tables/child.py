@@ -11,8 +11,6 @@ import signal
 import sys
 import threading
 
-__all__: list[str] = []
-
 
 def _end_with_parent() -> None:
     """Waits until nobody holds the other end of the standard input, and ends this process."""

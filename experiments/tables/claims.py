@@ -12,30 +12,19 @@ import dataclasses
 import functools
 import itertools
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from attnlab.runs.errors import Invalid
 from experiments.tables import report, verdicts
-from experiments.tables.mapping import PUBLISHED, SCALES, Source, all_tables, parse_toml
+from experiments.tables.mapping import PUBLISHED, SCALES, all_tables, parse_toml
 from experiments.tables.report import Line, Section, numbers
 from experiments.tables.trained import ScoreTable
 from experiments.tables.verdicts import Gap
 
-__all__ = [
-    "CLAIMS",
-    "COUNTED",
-    "RESULTS",
-    "Claim",
-    "ClaimVerdict",
-    "all_claims",
-    "judge_claims",
-    "read_counted",
-]
-
 CLAIMS, RESULTS = PUBLISHED / "claims.toml", PUBLISHED.parent / "results"
 COUNTED = RESULTS / "tables" / "results.csv"
-WORDS = ("less", "level", "more")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +32,7 @@ class Claim:
     """What a paper is cited for.
 
     Attributes:
-      source: place in the file, for what is refused.
+      name: name of the claim in the file.
       paper: paper, by its authors and year.
       where: table, figure or section of the paper.
       says: claim, in our words.
@@ -52,12 +41,12 @@ class Claim:
       folder: folder of kept results, such as "cpu/duplication".
       rows: names of rows of the table, () = all; or what lines of the folder have, by field.
       against: rows that each of them is compared with; () = as the table compares them.
-      word: side of the rows in the paper where it prints no gap, one of `WORDS`.
+      word: side of the rows in the paper where it prints no gap: less, level or more.
       score: number that is compared; of a table its own.
       tie: gap below which two rows count as equal; of a table its own.
     """
 
-    source: Source
+    name: str
     paper: str
     where: str
     says: str
@@ -101,39 +90,20 @@ class ClaimVerdict:
 
 @functools.cache
 def all_claims(path: Path = CLAIMS) -> dict[str, Claim]:
-    """The claims of a file, by name.
-
-    Raises:
-      Invalid: one lacks a key, or names a table, a row, a word or a rule that there is not.
-    """
-    return {name: _read_claim(Source(path, name), keys) for name, keys in parse_toml(path).items()}
+    """The claims of a file, by name."""
+    return {name: _read_claim(name, keys) for name, keys in parse_toml(path).items()}
 
 
-def _read_claim(source: Source, keys: dict[str, Any]) -> Claim:
-    of_claim = f"of the claim {source.name!r}"
-    fields = [field.name for field in dataclasses.fields(Claim)][1:]
-    for key in keys:
-        source.require(key, key, fields, f"a key {of_claim}")
-    needed = ["paper", "where", "says", "folder" if "folder" in keys else "table"]
-    missing = [key for key in needed if key not in keys]
-    if missing:
-        source.refuse(source.name, f"{', '.join(needed)} {of_claim}", f"no {missing[0]}", "add it")
-    table, rules = None, ["gap", "ratio"]
-    rows: Collection[str] = ()
-    if "table" in keys:
-        name, counted = keys["table"], read_counted()
-        source.require("table", name, all_tables().keys() | counted.keys(), f"the table {of_claim}")
-        table = all_tables().get(name)
-        rows = counted[name] if table is None else table.rows
-        rules = ["exact" if table is None else table.rule]
-    implied: dict[str, Any] = {"rule": rules[0], "tie": getattr(table, "tie", 0)}
-    claim = Claim(source, **implied | keys)
-    source.require("rule", claim.rule, rules, f"the rule {of_claim}")
-    if claim.word or claim.folder:
-        source.require("word", claim.word, WORDS, f"the word {of_claim}")
-    for key in ("rows", "against"):
-        for row in getattr(claim, key) if claim.table else ():
-            source.require(key, row, rows, f"a row {of_claim}")
+def _read_claim(name: str, keys: dict[str, Any]) -> Claim:
+    implied: dict[str, Any] = {"rule": "gap"}
+    if keys.get("table") in read_counted():
+        implied = {"rule": "exact"}
+    elif "table" in keys:
+        table = all_tables()[keys["table"]]
+        implied = {"rule": table.rule, "tie": getattr(table, "tie", 0)}
+    claim = Claim(name, **implied | keys)
+    if claim.word not in ("less", "level", "more") and (claim.word or claim.folder):
+        raise Invalid(f"claim {name}: got word = {claim.word!r}; give less, level or more")
     return claim
 
 
@@ -215,9 +185,10 @@ def _compare_rows(claim: Claim, section: Section) -> Iterator[tuple[Line, Gap | 
     for row, other in itertools.product(claim.rows, claim.against) if claim.against else pairs:
         theirs = claim.word or verdicts.printed_gap(table.printed(section.paper), row, other)
         if theirs is None or row == other:
-            rule = f"the gaps of the claim {claim.source.name!r} are printed, or it has a word"
-            remedy = f"give other rows, or word, {', '.join(WORDS)}"
-            claim.source.refuse("rows", rule, f"none of {row!r} from {other!r}", remedy)
+            raise Invalid(
+                f"claim {claim.name}: its gaps are printed, or it has a word; got none of {row!r} "
+                f"from {other!r}; give other rows, or word"
+            )
         if not {row, other} <= scores.keys():
             yield lines[other if row in scores else row], None
             continue
@@ -257,12 +228,14 @@ def _values(
         if score is not None and fields.items() <= has.items():
             seed, item = cell.get("seed"), (line.get("case"), cell, line.get("evaluated"))
             if of_seed.setdefault(seed, item) != item:
-                one = f"a row of the claim {claim.source.name!r} is of one case, or training"
-                two = f"two of {claim.folder} with {dict(fields)}"
-                claim.source.refuse("rows", one, two, "give more of its values")
+                raise Invalid(
+                    f"claim {claim.name}: a row is of one case, or training; got two of "
+                    f"{claim.folder} with {dict(fields)}; give more of its values"
+                )
             found[seed] = score  # of a line that was measured again the last
     if not found:
-        of_claim = f"the claim {claim.source.name!r} has its rows in {claim.folder}"
-        said = f"none with {claim.score!r} and {dict(fields)}"
-        claim.source.refuse("rows", of_claim, said, "give a score and values of its results.jsonl")
+        raise Invalid(
+            f"claim {claim.name}: {claim.folder} has no row with {claim.score!r} and "
+            f"{dict(fields)}; give a score and values of its results.jsonl"
+        )
     return list(found.values())

@@ -11,8 +11,6 @@ from attnlab.runs import figure_files
 from attnlab.runs.palette import GRID, INK, MUTED
 from experiments.tables.verdicts import Gap
 
-__all__ = ["LOOKS", "gaps_figure"]
-
 LOOKS = {  # color and marker by outcome; others are not drawn
     "holds": ("#009E73", "o"),
     "direction alone": ("#0072B2", "^"),

@@ -15,8 +15,6 @@ from experiments.tables.table import Found, Values
 from experiments.tables.trained import TrainedTable
 from experiments.tables.verdicts import Gap
 
-__all__ = ["LengthTable"]
-
 ENOUGH = 50  # sentences: BLEU of fewer is too uncertain to be judged
 
 

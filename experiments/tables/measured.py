@@ -12,8 +12,6 @@ from experiments.tables import runs, verdicts
 from experiments.tables.runs import Command, Context
 from experiments.tables.table import Found, PublishedTable, Values
 
-__all__ = ["Quantity", "RatioTable"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Quantity:

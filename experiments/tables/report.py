@@ -28,19 +28,6 @@ from experiments.tables.settings import Settings
 from experiments.tables.table import Found, Measurement, PublishedTable
 from experiments.tables.verdicts import Gap
 
-__all__ = [
-    "Line",
-    "Section",
-    "csv_text",
-    "figures",
-    "markdown",
-    "numbers",
-    "read_published",
-    "read_sections",
-    "sections",
-    "summary",
-]
-
 # Revisions at which the losses of the first 20 steps of a model, of seed 0, are the same bits:
 # `translate --preset=small` on Multi30k, of Luong's with the dot product, of Britz's with additive.
 TRAIN_ALIKE = (

@@ -19,8 +19,6 @@ from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import SETTINGS, Folder
 from attnlab.runs.interrupts import defer_interrupts, signal_of
 
-__all__ = ["Command", "Context", "commands", "make", "rows", "run"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Context:

@@ -21,8 +21,6 @@ from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_c
 from experiments.tables.figure import LOOKS, gaps_figure
 from experiments.tables.verdicts import Gap
 
-__all__ = ["markdown", "run"]
-
 _HEADER = [
     "claim", "where", "verdict", "Holm", "of", "the paper", "its number", "here",
     "rows that agree", "scale", "run",
@@ -75,7 +73,7 @@ def markdown(found: Sequence[ClaimVerdict], links: str = "..") -> str:
 def _cells(one: ClaimVerdict, kept_by_holm: Mapping[str, bool]) -> list[str]:
     claim, line = one.claim, one.line
     theirs, ours = _numbers(one)
-    holm = {True: "kept", False: "lost", None: ""}[kept_by_holm.get(claim.source.name)]
+    holm = {True: "kept", False: "lost", None: ""}[kept_by_holm.get(claim.name)]
     return [
         claim.says, claim.where, line.verdict, holm, claim.unit, theirs, one.origin, ours,
         one.agree, line.scale, one.where,
@@ -122,7 +120,7 @@ def _keep_by_holm(found: Sequence[ClaimVerdict]) -> dict[str, bool]:
     p_values = [p_value(one.claim.tie, *one.gap.samples) for one in tested if one.gap]
     rejected = reject_by_holm(p_values)
     return {
-        one.claim.source.name: kept
+        one.claim.name: kept
         for one, kept in zip(tested, rejected, strict=True)
         if verdicts.kind(one.line.verdict) != verdicts.UNDECIDED
     }

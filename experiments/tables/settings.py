@@ -14,8 +14,6 @@ from attnlab.runs.flags import Flags, flag, format_value
 from experiments.tables.mapping import SCALES, all_tables
 from experiments.tables.runs import Context
 
-__all__ = ["Cell", "Settings", "part_of_array"]
-
 MULTI30K = ("train", "val", "test_2016_flickr")
 LANGUAGES = ("de", "en")
 

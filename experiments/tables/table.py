@@ -12,8 +12,6 @@ from experiments.tables import runs
 from experiments.tables.runs import Command, Context
 from experiments.tables.verdicts import Gap
 
-__all__ = ["Found", "Measurement", "PublishedTable", "Values"]
-
 Values = Mapping[str, float]  # our numbers of a row, by name
 Found = Mapping[str, Sequence[Values]]  # our numbers of all seeds, by row
 

@@ -19,8 +19,6 @@ from experiments.tables.runs import Command, Context
 from experiments.tables.table import Found, PublishedTable, Values
 from experiments.tables.verdicts import Gap
 
-__all__ = ["FORMS", "ScoreTable", "TrainedTable", "Training"]
-
 PLATEAU = "plateau"  # of a run with --plateau the step after which it came, 0 = it did not
 FORMS = {
     "BLEU": ".1f",

@@ -44,22 +44,6 @@ from collections.abc import Mapping, Sequence
 
 from attnlab.runs.intervals import describe_undecided, difference, half_width, side
 
-__all__ = [
-    "EXACT",
-    "NOT_EXACT",
-    "OUTCOMES",
-    "RULES",
-    "SIDES",
-    "Gap",
-    "gaps",
-    "judge_gap",
-    "judge_ratio",
-    "kind",
-    "outcome",
-    "printed_gap",
-    "severity",
-]
-
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
 HOLDS = 2.0  # BLEU: a course that changes by less holds
 EVEN = 1.1  # times: a ratio that is nearer to 1 is a tie

@@ -1,5 +1,3 @@
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -21,11 +19,6 @@ def test_a_row_on_disk_has_the_derived_numbers_too(tmp_path):
     assert (result.memory_source, result.case.label) == ("resident", "dot:dense")
     (again,) = Rows(folder, lambda row: row.case, [Result]).kept.values()
     assert again.row == result
-
-
-def test_results_and_cases_are_frozen():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Result(Case("dot", 8), "ok").status = "failed"
 
 
 def test_memory_of_a_case_that_did_not_compile_is_unknown():

@@ -149,8 +149,3 @@ def test_lengths_of_one_mechanism_share_parameters():
     built = {mechanisms.build(Case("dot", n, p)) for n in (8, 16) for p in ("a", "b")}
     assert len(built) == 1
     assert mechanisms.build(Case("location", 8)) is not mechanisms.build(Case("location", 16))
-
-
-def test_unknown_name():
-    with pytest.raises(ValueError, match="no attention 'dott'; valid: exact, dot"):
-        mechanisms.build(Case("dott", 8))

@@ -49,14 +49,6 @@ def test_a_death_is_told_and_the_next_one_is_another(crew, do, why):
         assert crew.errors().endswith("the last words\n")
 
 
-def test_reading_what_workers_wrote_does_not_move_where_they_write():
-    with Workers(MODULE) as crew:
-        ask(crew.ready(), "exit")
-        log = crew._log.fileno()
-        os.lseek(log, 4, os.SEEK_SET)
-        assert crew.errors() == "the last words\n" and os.lseek(log, 0, os.SEEK_CUR) == 4
-
-
 def test_a_silent_death_is_not_explained_by_what_an_older_worker_wrote(crew):
     for do in ("exit", "die"):
         ask(crew.ready(), do)

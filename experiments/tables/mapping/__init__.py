@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import importlib
-import re
 import tomllib
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.published import read
@@ -26,50 +24,14 @@ from experiments.tables.runs import Command
 from experiments.tables.table import PublishedTable
 from experiments.tables.trained import ScoreTable, Training
 
-__all__ = ["PUBLISHED", "SCALES", "Source", "all_tables", "parse_toml", "read_tables"]
-
 FOLDER = Path(__file__).parent
 PUBLISHED = FOLDER.parents[1] / "published"
 SCALES = ("cpu", "gpu", "paper")
 STUDIES = "studies.toml"
-_NEEDED = ("title", "file", "column", "rows")
-_TABLE = {*_NEEDED, "keys", "note", "study", "like"}
+# Keys of a table and its rows that say which run is theirs, or how a row counts.
 _RUN = {"model", "fields", "flags", "cell", "evaluated", "before", "data", *SCALES}
-_TRAINED = _TABLE | _RUN | {"scales", "compares", "score", "base", "tie", "less", "collapsed"}
-_TRAINED_ROW = _RUN | {"not_comparable", "published"}
-_MEASURED = _TABLE | {"flags", "quantity", "base", "lengths"}
-_MEASURED_ROW = {"mechanism", "not_comparable"}
+_ROW = {"mechanism", "not_comparable", "published"}
 _Keys = dict[str, Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """A table as a file has it, for the errors that name its lines."""
-
-    path: Path
-    name: str
-
-    def refuse(self, key: str, rule: str, got: Any, remedy: str) -> NoReturn:
-        """Refuses what stands at a key.
-
-        Raises:
-          Invalid: always.
-        """
-        raise Invalid(f"{self.path.name}:{self._line(key)}: {rule}; got {got}; {remedy}")
-
-    def require(self, key: str, name: str, valid: Collection[str], subject: str) -> None:
-        """Refuses a name that is none of the valid ones."""
-        if name not in valid:
-            remedy = f"give {', '.join(sorted(valid))}"
-            self.refuse(key, f"{subject} must be known", repr(name), remedy)
-
-    def _line(self, key: str) -> int:
-        lines = self.path.read_text(encoding="utf-8").splitlines()
-        head = re.compile(rf"\[{re.escape(self.name)}[.\]]")
-        first = next(i for i, line in enumerate(lines) if head.match(line))
-        named = re.compile(rf'(^|[\s.{{"\[]){re.escape(key)}"?\s*[=.\]]')
-        # A key that is inherited stands elsewhere: then the table's head is its line.
-        return next((i for i in range(first, len(lines)) if named.search(lines[i])), first) + 1
 
 
 def read_tables(path: Path, studies: _Keys) -> dict[str, PublishedTable]:
@@ -80,72 +42,54 @@ def read_tables(path: Path, studies: _Keys) -> dict[str, PublishedTable]:
       studies: content of `studies.toml`.
 
     Raises:
-      Invalid: the file is not TOML, lacks a key, or has a study, a flag, a score, a key or a row
-        that there is not.
+      Invalid: a table has a key or a row that there is not, which would count for nothing.
     """
     file = parse_toml(path)
-    return {name: _read_table(Source(path, name), file, studies) for name in file}
+    tables: dict[str, PublishedTable] = {}
+    for name, own in file.items():
+        keys = file[own["like"]] | own if "like" in own else own
+        study = studies[keys["study"]]
+        _require_known(name, keys, study)
+        read = _read_measured if keys["study"] == "compare_lengths" else _read_trained
+        tables[name] = read(keys, study)
+        _require_printed(name, tables[name], keys)
+    return tables
 
 
 @functools.cache
 def all_tables() -> dict[str, PublishedTable]:
-    """The tables of all files, by name; read at the first call.
-
-    Raises:
-      Invalid: a file is not valid.
-    """
+    """The tables of all files, by name; read at the first call."""
     studies = parse_toml(FOLDER / STUDIES)
     paths = sorted(path for path in FOLDER.glob("*.toml") if path.name != STUDIES)
     return {name: table for path in paths for name, table in read_tables(path, studies).items()}
 
 
 def parse_toml(path: Path) -> _Keys:
-    """The content of a TOML file.
-
-    Raises:
-      Invalid: the file is not TOML.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise Invalid(f"{path.name}: {error}") from None
+    """The content of a TOML file."""
+    return tomllib.loads(path.read_text(encoding="utf-8"))
 
 
-def _read_table(source: Source, file: _Keys, studies: _Keys) -> PublishedTable:
-    own = file[source.name]
-    base: _Keys = {}
-    if "like" in own:
-        source.require("like", own["like"], file, "the table that it is like")
-        base = file[own["like"]]
-    keys = base | own
-    study = str(keys.get("study"))
-    source.require("study", study, studies, "a study")
-    is_measured = study == "compare_lengths"
-    for key in own:
-        source.require(key, key, _MEASURED if is_measured else _TRAINED, "a key of a table")
-    missing = [key for key in _NEEDED if key not in keys]
-    if missing:
-        rule = "a table has a title, a file, a column and rows"
-        source.refuse(source.name, rule, f"no {missing[0]}", "add it")
-    for row, of_row in keys["rows"].items():
-        for key in of_row:
-            valid = _MEASURED_ROW if is_measured else _TRAINED_ROW
-            source.require(row, key, valid, f"a key of the row {row!r}")
-    if is_measured:
-        table: PublishedTable = _read_measured(source, keys, studies[study])
-    else:
-        table = _read_trained(source, keys, studies[study])
-    _require_printed(source, table, keys)
-    return table
+def _require_known(name: str, keys: _Keys, study: _Keys) -> None:
+    """Refuses keys of a table or its rows, and scores, that nothing reads."""
+    fields = {
+        field.name
+        for kind in (LengthTable, RatioTable, ScoreTable)
+        for field in dataclasses.fields(kind)
+    }
+    unknown = keys.keys() - fields - _RUN - {"study", "like", "rows", "scales", "compares"}
+    unknown |= keys.get("collapsed", {}).keys() - study.get("scores", {}).keys()
+    for of_row in keys["rows"].values():
+        unknown |= of_row.keys() - _RUN - _ROW
+    if unknown:
+        raise Invalid(f"table {name}: no such key, {', '.join(sorted(unknown))}; leave it out")
 
 
-def _read_measured(source: Source, keys: _Keys, study: _Keys) -> RatioTable:
-    flags = _format_flags(source, "flags", study["experiment"], keys["flags"])
+def _read_measured(keys: _Keys, study: _Keys) -> RatioTable:
     (base,) = keys["base"].items()
     return RatioTable(
         **_select_fields(RatioTable, keys)
         | {
-            "run": Command(study["experiment"], flags, trains=False),
+            "run": Command(study["experiment"], _format_flags(keys["flags"]), trains=False),
             "quantity": Quantity(**keys["quantity"]),
             "base": base,
             "lines": {row: x["mechanism"] for row, x in keys["rows"].items()},
@@ -154,28 +98,23 @@ def _read_measured(source: Source, keys: _Keys, study: _Keys) -> RatioTable:
     )
 
 
-def _read_trained(source: Source, keys: _Keys, study: _Keys) -> LengthTable | ScoreTable:
+def _read_trained(keys: _Keys, study: _Keys) -> LengthTable | ScoreTable:
     scales = keys.get("scales", [scale for scale in SCALES if scale in study])
     trainings = {}
     for row, of_row in keys["rows"].items():
         levels = (study, keys, of_row)
-        runs = {scale: _read_command(source, row, _merge_at(scale, levels)) for scale in scales}
+        runs = {scale: _read_command(_merge_at(scale, levels)) for scale in scales}
         merged = _merge((keys, of_row))
         trainings[row] = Training(runs, merged.get("cell", {}), merged.get("evaluated"))
     compares = keys.get("compares", "size")
-    source.require("compares", compares, ("courses", "side", "size"), "what it compares")
     if compares == "courses":
         return LengthTable(**_select_fields(LengthTable, keys) | {"trainings": trainings})
-    score = keys.get("score", ScoreTable.score)
-    source.require("score", score, study["scores"], "a score of the study")
-    for name in keys.get("collapsed", {}):
-        source.require("collapsed", name, study["scores"], "a score of the study")
     return ScoreTable(
         **_select_fields(ScoreTable, keys)
         | {
             "trainings": trainings,
             "measures": study["scores"],
-            "sizes": compares == "size",
+            "sizes": {"size": True, "side": False}[compares],
             "not_comparable": _read_reasons(keys),
         }
     )
@@ -205,24 +144,20 @@ def _merge(levels: Collection[_Keys]) -> _Keys:
     return merged
 
 
-def _read_command(source: Source, row: str, keys: _Keys) -> Command:
+def _read_command(keys: _Keys) -> Command:
     """The run of a row, and of what it begins with."""
     data, before = keys.get("data"), keys.get("before")
-    flags = _format_flags(source, row, keys["experiment"], keys.get("flags", {}))
+    flags = _format_flags(keys.get("flags", {}))
     if "model" in keys:
         model = keys["model"]
         flags.append(f"--models={model}")
         for name, x in keys.get("fields", {}).items():
             flags.append(f"--set={model}.{name}={str(x).lower()}")
-    first = None if before is None else _read_command(source, row, before | {"data": data})
+    first = None if before is None else _read_command(before | {"data": data})
     return Command(keys["experiment"], flags, data, init_from=first)
 
 
-def _format_flags(source: Source, row: str, experiment: str, flags: _Keys) -> list[str]:
-    settings = importlib.import_module(f"experiments.{experiment}.settings").Settings
-    valid = {field.name for field in dataclasses.fields(settings)}
-    for name in flags:
-        source.require(name, name, valid, f"a flag of `{experiment}`, here of {row!r},")
+def _format_flags(flags: _Keys) -> list[str]:
     return [_format_flag(name, x) for name, x in flags.items()]
 
 
@@ -232,11 +167,14 @@ def _format_flag(name: str, value: Any) -> str:
     return f"--{name}={','.join(map(str, value)) if isinstance(value, list) else value}"
 
 
-def _require_printed(source: Source, table: PublishedTable, keys: _Keys) -> None:
+def _require_printed(name: str, table: PublishedTable, keys: _Keys) -> None:
+    """Refuses rows that the paper does not have."""
     printed = read(PUBLISHED / table.file, keys=table.keys).printed
     several = not isinstance(table.column, str) and not isinstance(table, RatioTable)
     for row, of_row in keys["rows"].items():
-        name = row.rpartition(", ")[0] if several else row
-        if of_row.get("published", True) and name not in printed:
-            rule = f"a row is one of {table.file}, or says published = false"
-            source.refuse(row, rule, repr(row), f"give {'; '.join(printed)}")
+        in_paper = row.rpartition(", ")[0] if several else row
+        if of_row.get("published", True) and in_paper not in printed:
+            raise Invalid(
+                f"table {name}: a row is one of {table.file}, or says published = false; got "
+                f"{row!r}; give {'; '.join(printed)}"
+            )

@@ -1,11 +1,13 @@
 import dataclasses
 import itertools
+from pathlib import Path
 
 import pytest
 
 from attnlab.bench import trends
 from attnlab.bench.case import Case, Result
 from attnlab.bench.roofline import Peak
+from attnlab.runs import remaining
 from attnlab.runs import rows as rows_module
 from attnlab.runs.errors import Invalid
 from attnlab.runs.folder import Folder
@@ -13,6 +15,8 @@ from attnlab.runs.rows import Rows
 from experiments.compare_lengths import run as compare
 from experiments.compare_lengths.settings import Settings
 from tests.bench import rows
+
+KEPT = Path(__file__).resolve().parents[3] / "experiments" / "results" / "cpu"
 
 
 def of_rows(case: Case) -> Result:
@@ -209,6 +213,21 @@ def test_a_run_with_a_lost_case_is_not_complete(status, lost, tmp_path, monkeypa
     assert found == lost
 
 
+def test_a_kept_run_would_have_said_the_time_that_was_left():
+    folder = Folder.kept("compare_lengths", KEPT)
+    kept = Rows(folder, compare.key_of, [Result, Peak])
+    settings = Settings.from_json(folder.settings)
+    comparison = compare.Comparison(settings, kept, Recorder(), folder)
+    cases, whole, found = comparison.cases, dict(kept.kept), []
+    spent = remaining.spent({case: whole[case] for case in cases})
+    for i in range(1, len(cases)):
+        done, left = sum(spent[x] for x in cases[:i]), sum(spent[x] for x in cases[i:])
+        kept.kept = {case: whole[case] for case in cases[:i]}
+        if min(done, left) >= 60:
+            found.append(comparison.job().seconds_left(comparison.items[i:]) / left)
+    assert len(found) > 10 and 0.4 < min(found) and max(found) < 2.5
+
+
 def test_cases_come_length_by_length():
     settings = Settings(
         mechanisms=("lsh-4", "dot"), lengths=(64, 32), implementation=("dense", "blockwise")
@@ -247,9 +266,4 @@ def test_cases_over_devices_have_the_same_work_and_as_much_a_device():
         for devices, batch in ((1, 2), (2, 2), (2, 4))
         for passes in ("forward", "forward_backward")
     ]
-    with pytest.raises(ValueError, match="--lengths=64,128 --devices=1,2: a run goes"):
-        Settings(devices=(1, 2), batch=(2,), lengths=(64, 128))
     assert Settings.implied({"devices": (1, 2)}) == {"lengths": (4096,)}
-    with pytest.raises(ValueError, match="--num_heads=4 does not divide over 8 devices"):
-        Settings(devices=(8,), shard="sequence", lengths=(64,), mechanisms=("lsh-3",))
-    Settings(devices=(8,), shard="sequence", lengths=(64,), mechanisms=("lsh-2",))

@@ -12,23 +12,6 @@ from tests.experiments import tiny
 from tests.experiments.tables.made import keep_run, make_line
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--only=luong6", "--scale: each run has one; got none; give cpu,gpu,paper"),
-        ("--scale=cpu --only=luong9", "--only=luong9: no 'luong9'; valid: amos_listops, "),
-        ("--scale=cpu --only=luong6,luong6", ": give each once"),
-        ("--scale=cpu --only=luong6 --part=4/4", "--part=4/4: give I/N, such as 0/8 to 7/8"),
-        ("--claims --only=luong1", "--claims: nothing is run; leave out --only"),
-        ("--scale=tpu", "--scale=tpu: no 'tpu'; valid: cpu, gpu, paper"),
-    ],
-)
-def test_a_bad_flag_is_one_line(flag, message, tmp_path):
-    status, _, err = tiny.run(experiment, *flag.split(), f"--output_dir={tmp_path / 'out'}")
-    assert status == 2 and message in err and err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 def test_only_names_the_tables_of_a_run():
     settings = Settings(scale="cpu", only=("xu1_dates", "lra1"))
     assert [str(cell) for cell in settings.cells()] == [

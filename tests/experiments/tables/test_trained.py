@@ -199,32 +199,6 @@ def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_pat
     assert " not run |" in (folder / "report.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--only=bert5", "--scale=gpu"], "--only=bert5: has no --scale=gpu; give cpu"),
-        (["--scale=cpu", "--only=luong4"], "luong4 is trained on text; give --multi30k=FOLDER, wi"),
-        (["--scale=cpu", "--only=bert5,bert8"], "bert5,bert8 are trained on text; give --text=FIL"),
-        (["--only=lra1", "--scale=cpu", "--data_dir=x"], "--data_dir=x: none of the tables needs"),
-        (["--scale=cpu", "--only=luong4", "--multi30k=tests"], "/tests: no train.de.gz there"),
-        (["--scale=cpu", "--only=luong4", "--multi30k=/nowhere"], "/nowhere: there is no such fi"),
-        (
-            ["--scale=cpu", "--only=bert5", "--text=missing"],
-            "--text=missing: there is no such file",
-        ),
-        (
-            ["--scale=cpu", "--only=lra2_speed", "--seeds=0,1"],
-            "--seeds=0,1: none of the tables needs it at --scale=cpu",
-        ),
-        (["--scale=cpu", "--only=luong6", "--seeds=1,1"], "--seeds=1,1: give each once"),
-    ],
-)
-def test_a_bad_flag_is_one_line(flags, message, tmp_path):
-    status, _, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path / 'out'}")
-    assert status == 2 and message in err and err.count("\n") == 1
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.slow
 def test_a_training_ends_with_tables_however_that_ends(tmp_path):
     """After kill −9 nobody could stop it, and a resumed run would find its folder taken."""
