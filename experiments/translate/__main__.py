@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.data.batching import evaluation_batches, train_batches
-from attnlab.data.encoding import EncodePair, count_tokens, count_too_long
+from attnlab.data.encoding import EncodePair, count_too_long
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.mechanisms import attentions
@@ -219,9 +219,6 @@ def task(
         dtype=settings.dtype,
     )
     alike = settings.has_text  # sentences and their translations in length; dates are not
-    # Of several processes each encodes its own rows, which it can when all lengths are known.
-    counts = settings.num_workers == 0
-    lengths = count_tokens(corpus.splits["train"], *tokenizers) if counts else None
     batches = train_batches(
         corpus.splits["train"],
         *tokenizers,
@@ -232,7 +229,6 @@ def task(
         same_length=alike,
         pack=settings.pack,
         part=part,
-        lengths=lengths,
         num_workers=settings.num_workers,
     )
     whole = [

@@ -4,20 +4,14 @@ import gc
 import threading
 from itertools import islice
 
-import grain
 import numpy as np
 import pytest
 
 from attnlab.core.tokens import EOS, PAD
 from attnlab.data import encoding
-from attnlab.data.batching import (
-    FillBuckets,
-    evaluation_batches,
-    train_batches,
-)
+from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.data.parts import Part
-from attnlab.data.pools import Reader
 from attnlab.data.tasks import Reversal
 from attnlab.data.tokenizers import Numbers
 from attnlab.runs.errors import Invalid
@@ -125,43 +119,6 @@ def test_the_parts_of_a_batch_follow_one_another():
         for name, array in batch.items():
             assert [part[name].shape[0] for part in rows] == [2, 2, 2]
             np.testing.assert_array_equal(np.concatenate([part[name] for part in rows]), array)
-
-
-class Counting(Numbers):
-    """Numbers that says how many texts it has encoded."""
-
-    texts = 0
-
-    def encode(self, text):
-        self.texts += 1
-        return super().encode(text)
-
-
-@pytest.mark.parametrize("options", [{}, {"pack": True, "max_length": 41}, {"same_length": True}])
-def test_a_part_alone_is_encoded_where_all_lengths_are_known(options):
-    encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in TASK])
-    whole = list(islice(training(**options), 10))
-    for p in range(3):
-        batches = islice(training(part=Part(p, 3), lengths=lengths, **options), 10)
-        for batch, mine in zip(whole, batches, strict=True):
-            assert batch.keys() == mine.keys()
-            for name, array in Part(p, 3).of(batch).items():
-                np.testing.assert_array_equal(mine[name], array)
-    with pytest.raises(ValueError, match="lengths are known or there are workers, not both"):
-        training(lengths=lengths, num_workers=1)
-
-
-def test_a_part_encodes_its_share():
-    many = Reversal(num_symbols=49, min_length=2, max_length=19, size=1201)
-    encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in many])
-    fill = FillBuckets(12, 50, 8, 3, part=Part(1, 4))
-    counting = Counting(50)
-    encoded = encoding.Encoded(many, encoding.EncodePair(counting, counting, 20), lengths)
-    order = grain.MapDataset.source(encoded).seed(3).shuffle().repeat()
-    assert len(fill(Reader(order, len(encoded), 0))) == 50
-    assert counting.texts == 2 * 600 / 4
 
 
 def segments_of(batch, name):
