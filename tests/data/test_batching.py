@@ -14,7 +14,6 @@ from attnlab.data.encoding import count_too_long
 from attnlab.data.parts import Part
 from attnlab.data.tasks import Reversal
 from attnlab.data.tokenizers import Numbers
-from attnlab.runs.errors import Invalid
 
 NUMBERS = Numbers(50)
 TASK = Reversal(num_symbols=49, min_length=2, max_length=19, size=97)
@@ -161,17 +160,6 @@ def test_evaluation_has_every_example_once_in_place():
         widths.append(batch["source"].shape[1])
     assert found == dict(enumerate(TASK))
     assert len(widths) == 10 and widths == sorted(widths) and set(widths) == {8, 16, 24}
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="batch_size must be an int ≥ 1; got -4"):  # else none
-        next(evaluation_batches(TASK, NUMBERS, NUMBERS, batch_size=-4))
-    with pytest.raises(ValueError, match="no examples"):
-        training(Listed([]))
-    with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):
-        training(part=Part(0, 4))
-    with pytest.raises(Invalid, match="all 97 examples are longer than max_length; raise it"):
-        next(iter(training(max_length=2)))
 
 
 @pytest.mark.slow

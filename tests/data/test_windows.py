@@ -61,10 +61,6 @@ def test_windows_begin_at_every_token_that_leaves_room():
         with pytest.raises(IndexError, match=f"window {outside} of 95"):
             Windows(TEXT, 7)[outside]
     assert len(Windows(TEXT, 101)) == 1
-    with pytest.raises(Invalid, match="a window has 102 tokens and the text 101; give shorter"):
-        Windows(TEXT, 102)
-    with pytest.raises(ValueError, match="length must be an int ≥ 1; got 0"):
-        Windows(TEXT, 0)
 
 
 def test_random_windows_are_seeded_and_go_on_where_they_were():
@@ -85,16 +81,12 @@ def test_random_windows_are_seeded_and_go_on_where_they_were():
     assert starts == set(range(25))
     parts = [drawn(batches(part=Part(i, 3)), 3) for i in range(3)]
     np.testing.assert_array_equal(np.concatenate(parts, 1), first)
-    with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):
-        batches(part=Part(0, 4))
 
 
 def test_positions_begin_at_every_number_that_leaves_room():
     found = random_windows(Windows(TEXT, 7), batch_size=6, seed=0, num_positions=10)
     rows = np.concatenate([batch["positions"] for batch in itertools.islice(found, 20)])
     assert np.all(np.diff(rows) == 1) and set(rows[:, 0].tolist()) == {0, 1, 2, 3}
-    with pytest.raises(ValueError, match="at least the length; got 6 and 7"):
-        random_windows(Windows(TEXT, 7), batch_size=6, seed=0, num_positions=6)
 
 
 @pytest.mark.parametrize("size", [101, 84, 5])
