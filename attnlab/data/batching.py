@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -24,7 +25,7 @@ from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Reader
 from attnlab.data.tokenizers import Tokenizer
 
-__all__ = ["evaluation_batches", "train_batches"]
+__all__ = ["evaluation_batches", "filled_batches", "train_batches"]
 
 PREFETCHED = 8  # batches that a thread makes while the step runs
 
@@ -137,6 +138,16 @@ def evaluation_batches(
                 same_length=same_length,
             ),
         )
+
+
+def filled_batches(
+    rows: Sequence[dict[str, Any]], empty: dict[str, Any], batch_size: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields rows of equal shapes once, in their order; the last batch is filled with `empty`."""
+    for start in range(0, len(rows), batch_size):
+        some = list(rows[start : start + batch_size])
+        some += [empty] * (batch_size - len(some))
+        yield {name: np.stack([row[name] for row in some]) for name in empty}
 
 
 def _require_sizes(**sizes: int) -> None:
