@@ -8,7 +8,6 @@ import pytest
 
 from attnlab.data.parts import Part
 from attnlab.data.windows import (
-    ENWIK8,
     Windows,
     consecutive_windows,
     map_bytes,
@@ -44,14 +43,8 @@ def test_a_file_is_read_where_it_is_looked_at(tmp_path):
 def test_the_parts_of_a_split_are_the_whole_text(size, parts):
     split = split_of(TEXT[:size])
     found = [split.training, split.validation, split.test]
-    assert [part.size for part in found] == parts and split.name == "90 / 5 / 5 %"
+    assert [part.size for part in found] == parts
     np.testing.assert_array_equal(np.concatenate(found), TEXT[:size])
-
-
-def test_the_split_of_enwik8_is_the_usual_one():
-    split = split_of(np.broadcast_to(np.uint8(0), ENWIK8))
-    sizes = [split.training.size, split.validation.size, split.test.size]
-    assert sizes == [90_000_000, 5_000_000, 5_000_000] and "enwik8" in split.name
 
 
 def test_windows_begin_at_every_token_that_leaves_room():
