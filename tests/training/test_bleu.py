@@ -26,14 +26,13 @@ def test_bleu_by_hand():
     assert (found.hypothesis_length, found.reference_length) == (9, 9)
 
 
-@pytest.mark.parametrize("tokenizer", ["13a", "char", "none"])
-def test_bleu_is_sacrebleus(tokenizer):
+def test_bleu_is_sacrebleus():
     hypotheses = ["A man, in a hat, looks on.", "Two dogs run across the green lawn!", "It's 5:00."]
     references = ["A man in a hat looks on.", "Two dogs run over the green grass!", "It's 6:00."]
-    found = corpus_bleu(hypotheses, references, tokenizer=tokenizer)
-    theirs = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer)
+    found = corpus_bleu(hypotheses, references)
+    theirs = sacrebleu.corpus_bleu(hypotheses, [references])
     assert found.score == theirs.score > 0
-    assert f"case:mixed|eff:no|tok:{tokenizer}|" in found.signature
+    assert "case:mixed|eff:no|tok:13a|" in found.signature
     assert found.signature.endswith(f"version:{sacrebleu.__version__}")
 
 
