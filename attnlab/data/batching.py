@@ -22,7 +22,7 @@ from attnlab.core.checks import as_size, require
 from attnlab.core.tokens import PAD
 from attnlab.data.encoding import Encoded, EncodePair, Example, Source
 from attnlab.data.parts import WHOLE, Part
-from attnlab.data.pools import Ahead, Batches, Reader
+from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
 
 __all__ = ["evaluation_batches", "filled_batches", "train_batches"]
@@ -81,7 +81,7 @@ def train_batches(
     _require_sizes(
         batch_size=batch_size, max_length=max_length, pool_batches=pool_batches, pad_to=pad_to
     )
-    fill = (
+    fill: Fill = (
         FillRows(batch_size, max_length)
         if pack
         else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
