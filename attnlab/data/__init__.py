@@ -5,7 +5,7 @@
     listops      nested lists of digits, by the grammar of Long Range Arena
     labelled     texts with labels, of TSV files
     dates        dates written in many ways → ISO, with known alignments
-    files        aligned files, TSV and plain text, prepared once by a TFDS builder
+    files        aligned files and TSV of texts and their translations
     tfds_source  data sets that TFDS has prepared, without TensorFlow
     tokenizers   bytes, characters and numbers
     subwords     SentencePiece, trained on the training split

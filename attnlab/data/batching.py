@@ -13,6 +13,7 @@ from __future__ import annotations
 import functools
 import random
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import grain
 import numpy as np
@@ -24,7 +25,7 @@ from attnlab.data.parts import WHOLE, Part
 from attnlab.data.pools import Ahead, Batches, Fill, Reader
 from attnlab.data.tokenizers import Tokenizer
 
-__all__ = ["evaluation_batches", "train_batches"]
+__all__ = ["evaluation_batches", "filled_batches", "train_batches"]
 
 PREFETCHED = 8  # batches that a thread makes while the step runs
 
@@ -42,7 +43,6 @@ def train_batches(
     same_length: bool = False,
     pack: bool = False,
     part: Part = WHOLE,
-    lengths: np.ndarray | None = None,
     num_workers: int = 0,
 ) -> grain.IterDataset:
     """Endless batches of sentence pairs, shuffled anew in every epoch.
@@ -66,8 +66,6 @@ def train_batches(
       pack: whether to put several pairs into each row of `max_length` tokens, with segments and
         positions.
       part: part of each batch that this process computes, such as `Parallel.part`.
-      lengths: numbers of tokens of all pairs, by `encoding.count_tokens`: then only the part's are
-        encoded. Not with workers, which encode all. None = they are not known.
       num_workers: number of processes that read and encode; 0 does it in a thread. The batches and
         the state are the same. Workers import the main program, so it needs its `if __name__ ==
         "__main__"`.
@@ -83,30 +81,20 @@ def train_batches(
     _require_sizes(
         batch_size=batch_size, max_length=max_length, pool_batches=pool_batches, pad_to=pad_to
     )
-    require(lengths is None or num_workers == 0, "lengths are known or there are workers, not both")
-    fill = (
-        FillRows(batch_size, max_length, part)
+    fill: Fill = (
+        FillRows(batch_size, max_length)
         if pack
-        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length, part)
+        else FillBuckets(batch_size, pool_batches, pad_to, seed, same_length)
     )
-    encode = EncodePair(source_tokenizer, target_tokenizer, max_length)
-    encoded = Encoded(source, encode, lengths)
-    return endless(encoded, fill, batch_size, seed, part, num_workers)
-
-
-def endless(
-    encoded: Encoded,
-    fill: Fill,
-    batch_size: int,
-    seed: int,
-    part: Part,
-    num_workers: int,
-) -> grain.IterDataset:
-    """Returns this process's rows of the batches that `fill` makes of the shuffled examples."""
+    encoded = Encoded(source, EncodePair(source_tokenizer, target_tokenizer, max_length))
     require(len(encoded) > 0, "the data set has no examples")
     part.require_divides(batch_size)
     order = grain.MapDataset.source(encoded).seed(seed).shuffle().repeat()
-    return Ahead(Batches(order, len(encoded), fill, num_workers), PREFETCHED)
+
+    def fill_part(reader: Reader) -> list[dict[str, np.ndarray]]:
+        return [part.of(batch) for batch in fill(reader)]
+
+    return Ahead(Batches(order, len(encoded), fill_part, num_workers), PREFETCHED)
 
 
 def evaluation_batches(
@@ -152,6 +140,16 @@ def evaluation_batches(
         )
 
 
+def filled_batches(
+    rows: Sequence[dict[str, Any]], empty: dict[str, Any], batch_size: int
+) -> Iterator[dict[str, np.ndarray]]:
+    """Yields rows of equal shapes once, in their order; the last batch is filled with `empty`."""
+    for start in range(0, len(rows), batch_size):
+        some = list(rows[start : start + batch_size])
+        some += [empty] * (batch_size - len(some))
+        yield {name: np.stack([row[name] for row in some]) for name in empty}
+
+
 def _require_sizes(**sizes: int) -> None:
     for name, size in sizes.items():
         as_size(name, size)
@@ -169,7 +167,6 @@ def pad_examples(
     pad_to: int,
     rows: int,
     same_length: bool = False,
-    part: Part = WHOLE,
 ) -> dict[str, np.ndarray]:
     """Examples as the rows of int32 arrays [rows, length].
 
@@ -178,16 +175,13 @@ def pad_examples(
       pad_to: multiple to which every length is rounded up.
       rows: number of rows of each array.
       same_length: whether all arrays have the length of the longest, so that shapes are fewer.
-      part: part of the rows to make; the lengths are those of all rows.
     """
     batch = {}
     longest = {name: max(len(example[name]) for example in examples) for name in examples[0]}
-    mine = examples[part.rows(rows)]
     for name, length in longest.items():
         length = max(longest.values()) if same_length else length
-        shape = rows // part.count, -(-length // pad_to) * pad_to
-        batch[name] = np.full(shape, PAD, np.int32)
-        for row, example in zip(batch[name], mine, strict=False):
+        batch[name] = np.full((rows, -(-length // pad_to) * pad_to), PAD, np.int32)
+        for row, example in zip(batch[name], examples, strict=False):
             row[: len(example[name])] = example[name]
     return batch
 
@@ -205,11 +199,10 @@ class FillBuckets:
         pad_to: int,
         seed: int,
         same_length: bool = False,
-        part: Part = WHOLE,
     ) -> None:
         self.batch_size, self.pool_batches, self.seed = batch_size, pool_batches, seed
         self._padded = functools.partial(
-            pad_examples, pad_to=pad_to, rows=batch_size, same_length=same_length, part=part
+            pad_examples, pad_to=pad_to, rows=batch_size, same_length=same_length
         )
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
@@ -234,8 +227,8 @@ class FillRows:
     which begin at 0 in each segment.
     """
 
-    def __init__(self, batch_size: int, length: int, part: Part = WHOLE) -> None:
-        self.batch_size, self.length, self.part = batch_size, length, part
+    def __init__(self, batch_size: int, length: int) -> None:
+        self.batch_size, self.length = batch_size, length
 
     def __call__(self, reader: Reader) -> list[dict[str, np.ndarray]]:
         rows: list[list[Example]] = [[] for _ in range(self.batch_size)]
@@ -249,7 +242,7 @@ class FillRows:
             )
             row = next(fits, None)
             if row is None:
-                return [self.batch(rows[self.part.rows(self.batch_size)], list(room[0]))]
+                return [self.batch(rows, list(room[0]))]
             rows[row].append(example)
             for name, tokens in example.items():
                 room[row][name] -= len(tokens)

@@ -66,19 +66,16 @@ GERMAN_FORMS = (
 FORMS = (*((ENGLISH, form) for form in ENGLISH_FORMS), *((GERMAN, form) for form in GERMAN_FORMS))
 
 
+@functools.cache
 def dates_of(split: str) -> tuple[datetime.date, ...]:
     """The dates of a split: 8 of 10 are for training, by a hash of the date alone."""
-    return _parts()[split]
-
-
-@functools.cache
-def _parts() -> dict[str, tuple[datetime.date, ...]]:
-    parts: dict[str, list[datetime.date]] = {name: [] for name in SPLITS}
+    dates = []
     for ordinal in range(FIRST.toordinal(), LAST.toordinal() + 1):
         date = datetime.date.fromordinal(ordinal)
         tenth = hashlib.sha256(date.isoformat().encode()).digest()[0] % 10
-        parts[{0: "test", 1: "validation"}.get(tenth, "train")].append(date)
-    return {name: tuple(dates) for name, dates in parts.items()}
+        if {0: "test", 1: "validation"}.get(tenth, "train") == split:
+            dates.append(date)
+    return tuple(dates)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -25,6 +25,7 @@ import numpy as np
 
 from attnlab.core.checks import require
 from attnlab.core.tokens import BOS, EOS, PAD
+from attnlab.data.batching import filled_batches
 from attnlab.data.parts import WHOLE, Part
 from attnlab.runs.errors import Invalid
 
@@ -183,7 +184,7 @@ class MaskedPairs:
         words = np.flatnonzero((tokens != BOS) & (tokens != EOS))
         count = min(self.num_masked, max(1, round(self.masking.share * len(tokens))), len(words))
         chosen = np.sort(rng.permutation(words)[:count])
-        row = self._empty()
+        row = self.empty()
         row["masked"][:count], row["target"][:count] = chosen, tokens[chosen]
         kind = rng.random(count) * 100
         others = rng.integers(PAD + 1, self.vocab_size + 1, count)  # with [MASK]
@@ -194,7 +195,7 @@ class MaskedPairs:
         row["tokens"][: len(tokens)], row["types"][: len(types)] = tokens, types
         return row
 
-    def _empty(self) -> Row:
+    def empty(self) -> Row:
         """A row that only fills a batch, with -1 as "next"."""
         made: Row = {name: np.zeros(self.max_length, np.int32) for name in ("tokens", "types")}
         made |= {name: np.zeros(self.num_masked, np.int32) for name in ("masked", "target")}
@@ -236,17 +237,14 @@ def masked_batches(
 
 
 def fixed_batches(pairs: MaskedPairs, *, batch_size: int) -> Iterator[dict[str, np.ndarray]]:
-    """Yields each chunk once, always as the same pair with the same masks; the last batch filled.
+    """Each chunk once, always as the same pair with the same masks; the last batch is filled.
 
     Args:
       pairs: chunks to draw from.
       batch_size: number of rows of every batch.
     """
-    for start in range(0, len(pairs), batch_size):
-        indices = range(start, min(start + batch_size, len(pairs)))
-        rows = [pairs.draw(i, np.random.default_rng((0, i))) for i in indices]
-        rows += [pairs._empty()] * (batch_size - len(rows))
-        yield {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+    rows = [pairs.draw(i, np.random.default_rng((0, i))) for i in range(len(pairs))]
+    return filled_batches(rows, pairs.empty(), batch_size)
 
 
 def statistics(batches: Iterable[Mapping[str, np.ndarray]], mask_id: int) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Subword units by SentencePiece, trained on the training split."""
+"""Subword units by SentencePiece, byte pairs (Sennrich 2016), trained on the training split."""
 
 from __future__ import annotations
 
@@ -74,7 +74,6 @@ def train_sentencepiece(
     sides: Sequence[str] = ("source", "target"),
     *,
     vocab_size: int,
-    model_type: str = "bpe",
     cache_dir: str | Path | None = None,
 ) -> SentencePiece:
     """Trains a tokenizer on a data set, or takes it from the cache.
@@ -88,7 +87,6 @@ def train_sentencepiece(
       sides: names of the texts of an example to train on. Two of them share one vocabulary (Vaswani
         2017 §5.1).
       vocab_size: number of ids, the four special ones included.
-      model_type: kind of model: "bpe" (Sennrich 2016) or "unigram" (Kudo 2018).
       cache_dir: folder of trained models; None is `cache.default_cache_dir()`.
 
     Raises:
@@ -96,7 +94,7 @@ def train_sentencepiece(
     """
     if not len(source):
         raise Invalid("no vocabulary can be made of no examples; give a text")
-    settings = f"{sentencepiece.__version__} {model_type} {vocab_size} {MAX_BYTES} {_AS_IT_IS}"
+    settings = f"{sentencepiece.__version__} bpe {vocab_size} {MAX_BYTES} {_AS_IT_IS}"
     key = sha256([settings.encode(), *(text.encode() for text in texts(source, sides))])
     path = Path(cache_dir or default_cache_dir()) / f"sentencepiece-{key[:32]}.model"
     if path.is_file():
@@ -107,7 +105,7 @@ def train_sentencepiece(
             sentence_iterator=texts(source, sides),
             model_writer=model,
             vocab_size=vocab_size,
-            model_type=model_type,
+            model_type="bpe",
             character_coverage=1.0,
             max_sentence_length=MAX_BYTES,
             **_AS_IT_IS,
@@ -121,7 +119,7 @@ def train_sentencepiece(
     except RuntimeError as error:
         reason = re.sub(r".*\] ", "", str(error), count=1)  # without file, line and condition
         raise Invalid(
-            f"no {model_type} vocabulary of vocab_size={vocab_size} can be made of the "
+            f"no vocabulary of vocab_size={vocab_size} can be made of the "
             f"{' and '.join(sides)} texts; sentencepiece says: {reason}"
         ) from error
     add_file(path, model.getvalue())

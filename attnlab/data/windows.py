@@ -30,8 +30,6 @@ __all__ = [
     "split_of",
 ]
 
-ENWIK8 = 100_000_000  # bytes; its split is 90 M, 5 M and 5 M (Al-Rfou et al. 2019, §4)
-
 
 def map_bytes(path: str | Path) -> np.ndarray:
     """The bytes of a file, uint8 [bytes], read from disk where they are looked at.
@@ -68,7 +66,7 @@ class Split:
 
 
 def split_of(data: np.ndarray) -> Split:
-    """The split of a text's bytes: enwik8's, which is the usual one, or as large parts.
+    """The split of a text's bytes; of enwik8 the usual one, of 90, 5 and 5 M (Al-Rfou 2019, §4).
 
     >>> split_of(np.arange(200)).name
     '90 / 5 / 5 %'
@@ -79,9 +77,8 @@ def split_of(data: np.ndarray) -> Split:
       data: bytes of the text, uint8 [bytes].
     """
     last = -(-data.size // 20)
-    name = "enwik8's, 90 M / 5 M / 5 M bytes" if data.size == ENWIK8 else "90 / 5 / 5 %"
     first = data.size - 2 * last
-    return Split(name, data[:first], data[first : first + last], data[first + last :])
+    return Split("90 / 5 / 5 %", data[:first], data[first : first + last], data[first + last :])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -213,15 +213,13 @@ class Flags:
           Invalid: most of the values are not there, or there are others.
         """
         known = {field.name for field in dataclasses.fields(cls)}
-        later = cls.later_than(values)
-        missing = later if 2 * len(later) > len(known) else ()
-        parts = (("without", missing), ("with", values.keys() - known))
-        differ = " and ".join(f"{word} {_first_of(names)}" for word, names in parts if names)
-        shared, most = known & values.keys(), max(len(known), len(values))
-        if values.keys() - known and 2 * len(shared) < most:
-            raise Invalid(f"settings of another experiment, {differ}; give a folder of this one")
-        if differ:
-            raise Invalid(f"settings of another version, {differ}; start a new run")
+        others = sorted(values.keys() - known)
+        if others or 2 * len(known & values.keys()) < len(known):
+            said = f", with {', '.join(others[:3])}" if others else ""
+            raise Invalid(
+                f"settings of another experiment or version{said}; give a folder of this one, or "
+                "start a new run"
+            )
         for field in dataclasses.fields(cls):
             value = values.get(field.name, field.default)
             if isinstance(field.default, tuple) != isinstance(value, list | tuple):
@@ -297,12 +295,6 @@ def command_word(name: str, value: Any) -> str:
 def _is_given(value: Any) -> bool:
     """Whether a value is one, not the lack of it: 0 is, and False, None, () and "" are not."""
     return value not in ((), "", None) and value is not False
-
-
-def _first_of(names: Collection[str]) -> str:
-    """Three names, and how many more there are."""
-    more = [f"{len(names) - 3} more"] if len(names) > 3 else []
-    return ", ".join([*sorted(names)[:3], *more])
 
 
 def _check(field: dataclasses.Field[Any], value: Any) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shlex
-import traceback
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -46,15 +45,12 @@ class Job(Generic[Item, Row]):
 
     Attributes:
       unit: word for an item, in the plural.
-      measure: (item) -> its rows, as they come.
+      measure: (item) -> its rows, as they come; after `Lost` the run goes on with the next item.
       report: () -> the report of the rows so far, of which there is one at least.
+      line: (rows of an item) -> its results in one line, said behind the title when it is done.
       done: whether a resumed run leaves a row alone; a run with an item that lacks such a row ends
         with status 1.
       title: (item) -> what it is, said before it is measured.
-      line: (rows of an item) -> its results in one line, said behind the title when it is done;
-        without it each row has a `line()`.
-      lost: (item, message) -> the row that is kept where measuring the item raised an error, whose
-        message is given; the run goes on. None = such an error ends the run, but for `Lost`.
       keys: (item) -> the keys of its rows.
       before: (item) -> None; says or makes ready what the item needs, before its title.
       again: () -> items to measure once more, after all others.
@@ -65,10 +61,9 @@ class Job(Generic[Item, Row]):
     unit: str
     measure: Callable[[Item], Iterable[Row]]
     report: Callable[[], Report]
+    line: Callable[[Sequence[Any]], str]
     done: Callable[[Row], bool] = lambda row: True
     title: Callable[[Item], str] = str
-    line: Callable[[Sequence[Any]], str] = lambda rows: "\n".join(row.line() for row in rows)
-    lost: Callable[[Item, str], Row] | None = None
     keys: Callable[[Item], Sequence[Hashable]] = lambda item: (item,)
     before: Callable[[Item], None] = lambda item: None
     again: Callable[[], Sequence[Item]] = lambda: ()
@@ -110,8 +105,8 @@ def run(
         with interruptible():
             try:
                 with ending:
-                    _measure(job, missing, folder, rows)
-                    _measure(job, _agree(items, job.again), folder, rows)
+                    _measure(job, missing, rows)
+                    _measure(job, _agree(items, job.again), rows)
                     left = processes.agree(lambda: len(to_do()))
                     lost = sum(any(key in rows.lost for key in job.keys(x)) for x in items)
             finally:  # also after a mistake of ours, which is raised again
@@ -200,9 +195,7 @@ def _remedy(folder: Folder) -> str:
     return f"{folder.path} is gone, and what was in it; start a new run"
 
 
-def _measure(
-    job: Job[Item, Row], items: Sequence[Item], folder: Folder, rows: Rows[Any, Row]
-) -> None:
+def _measure(job: Job[Item, Row], items: Sequence[Item], rows: Rows[Any, Row]) -> None:
     for i, item in enumerate(items, 1):
         job.before(item)
         processes.barrier()  # some items are for the first alone
@@ -211,7 +204,7 @@ def _measure(
         say(f"[{i}/{len(items)}] {job.title(item)}{about} … ", end="")
         measured = []
         try:
-            for row in _rows_of(job, item, folder):
+            for row in job.measure(item):
                 rows.add(row)
                 measured.append(row)
         except Lost as error:
@@ -219,21 +212,6 @@ def _measure(
             say(f"lost: {error}")
         else:
             say(job.line(measured))
-
-
-def _rows_of(job: Job[Item, Row], item: Item, folder: Folder) -> Iterator[Row]:
-    try:
-        yield from job.measure(item)
-    except Lost as error:
-        if job.lost is None:
-            raise
-        yield job.lost(item, str(error))
-    except Exception as error:
-        alone = processes.count() == 1  # else the others are somewhere else now
-        if job.lost is None or not alone or isinstance(error, (Invalid, Stopped, OSError)):
-            raise
-        folder.note("".join(traceback.format_exception(error)))
-        yield job.lost(item, one_line(error))
 
 
 def write(report: Report, folder: Folder) -> None:

@@ -80,15 +80,6 @@ class Meter:
         self.steps, self.sums, self.counts, self.gradient_norm = 0, {}, {}, 0.0
         return row
 
-    def to_json(self) -> dict[str, Any]:
-        """What a checkpoint keeps."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, kept: dict[str, Any]) -> Meter:
-        """As it was when `to_json` was called."""
-        return cls(**kept)
-
 
 def require_finite(step: int, metrics: StepMetrics) -> None:
     """Raises Diverged where a step's sums or gradient are not finite."""

@@ -64,13 +64,11 @@ def alignment_figure(
       title: title above the figure.
 
     Raises:
-      ValueError: no sentences, an empty one, or weights that are not [T, S].
+      ValueError: weights that are not [T, S].
     """
-    if not alignments:
-        raise ValueError("there are no sentences to draw; give at least one")
     for i, alignment in enumerate(alignments):
         wanted = len(alignment.target), len(alignment.source)
-        if np.shape(alignment.weights) != wanted or 0 in wanted:
+        if np.shape(alignment.weights) != wanted:
             raise ValueError(
                 f"alignment {i}: weights must be [T, S] = {list(wanted)}, got"
                 f" {list(np.shape(alignment.weights))}; give the rows and columns of its tokens"
@@ -233,11 +231,9 @@ def length_figure(
       percent: whether the scores are shares of 1.
 
     Raises:
-      ValueError: no models, one without a bucket, or models whose buckets differ.
+      ValueError: models whose buckets differ.
     """
     groups = {name: [(b.title, b.count) for b in some] for name, some in lines.items()}
-    if not groups or not all(groups.values()):
-        raise ValueError("there is nothing to draw; give at least one model with one bucket")
     first, *others = groups
     for name in others:
         if groups[name] != groups[first]:

@@ -139,7 +139,7 @@ class TrainFlags(Flags):
     tensorboard: bool = flag(False, "Whether to write TensorBoard's files (extra tensorboard).")
     cache_dir: str | None = flag(
         None,
-        "Folder of prepared files, tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
+        "Folder of trained tokenizers and compiled programs. Without it: ~/.cache/attnlab.",
     )
 
     def __post_init__(self) -> None:

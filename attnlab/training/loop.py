@@ -19,6 +19,7 @@ import numpy as np
 
 from attnlab.core.checks import as_size, require
 from attnlab.devices.split import Uneven
+from attnlab.runs import processes
 from attnlab.runs.errors import Invalid
 from attnlab.training.checkpoint import Checkpoints
 from attnlab.training.curve import (
@@ -172,7 +173,6 @@ def train(
     parallel: Parallel,
     folder: Path,
     on_row: Callable[[dict[str, Any]], None] | None = None,
-    writes: bool = True,
     say: Callable[[str], None] = print,
 ) -> Trained:
     """Trains until the last step or a plateau, from the folder's last readable checkpoint.
@@ -189,7 +189,6 @@ def train(
       parallel: devices, and how they share the work.
       folder: place for this training alone: checkpoints and metrics.jsonl.
       on_row: (row) -> None; called with each row of the curve, which metrics.jsonl gets as well.
-      writes: whether this process writes metrics.jsonl; of several the first does.
       say: (line) -> None; shows a line to the user.
 
     Returns:
@@ -208,7 +207,7 @@ def train(
         Checkpoints(where, task.identity, steps=settings.averaged) as checkpoints,
         StopRequest() as stop,
     ):
-        session.begin(checkpoints, writes=writes)
+        session.begin(checkpoints)
         while not session.is_over():
             session.do_step(stop)
         trained = session.result()
@@ -262,14 +261,14 @@ class _Session:
         self.pending: Any = None  # metrics of the last step, not read yet
         self.stops = False
 
-    def begin(self, checkpoints: Checkpoints, *, writes: bool) -> None:
+    def begin(self, checkpoints: Checkpoints) -> None:
         """Takes up the last readable checkpoint, or the parameters to start from."""
         self.checkpoints = checkpoints
         kept = checkpoints.restore_latest(self.abstract.kept(), self.shardings.kept(), self.say)
         if kept is not None:
             self.step = kept.step
             self.state = self.parallel.place(self.abstract.replace(**kept.state))
-            self.meter = Meter.from_json(kept.meter)
+            self.meter = Meter(**kept.meter)
             self.data.set_state(kept.data)
             self.say(f"going on after step {self.step}")
         else:
@@ -281,7 +280,9 @@ class _Session:
             else:
                 self.state = self.parallel.place(self.create())
         self._read_validations()
-        self.curve = MetricsFile(self.folder, after_step=self.step) if writes else None
+        self.curve = None
+        if processes.is_first():
+            self.curve = MetricsFile(self.folder, after_step=self.step)
         shown = self.task.objective.shown
         self.progress = Progress(self.settings.steps, self.step, self.meter, shown)
 
@@ -403,7 +404,7 @@ class _Session:
                 self.step,
                 self.parallel.gather(self.state).kept(),
                 data=self.data.get_state(),
-                meter=self.meter.to_json(),
+                meter=dataclasses.asdict(self.meter),
                 validation=headline,
                 wait=wait,
             )

@@ -97,7 +97,6 @@ def run_training(
             parallel=parallel,
             folder=folder,
             on_row=on_row,
-            writes=processes.is_first(),
             say=say,
         )
     if trained.stopped_by is not None:

@@ -28,7 +28,7 @@ def rsqrt(peak: float, warmup_steps: int) -> optax.Schedule:
 
     Vaswani 2017, §5.3, is the peak (d_model · warmup_steps)^−½.
     """
-    _require_warmup(warmup_steps, at_least=1)
+    require(warmup_steps >= 1, f"warmup_steps must be at least 1; got {warmup_steps}")
     return _warmed_up(peak, warmup_steps, lambda step: jnp.sqrt(warmup_steps / step))
 
 
@@ -63,7 +63,6 @@ def cosine(peak: float, warmup_steps: int, total_steps: int) -> optax.Schedule:
 
 def constant(peak: float, warmup_steps: int = 0) -> optax.Schedule:
     """Rises linearly to `peak` at the `warmup_steps`-th step and stays there."""
-    _require_warmup(warmup_steps, at_least=0)
     return _warmed_up(peak, warmup_steps, lambda step: 1.0)
 
 
@@ -80,15 +79,8 @@ def _warmed_up(
 
 
 def _require_fall(warmup_steps: int, total_steps: int) -> None:
-    _require_warmup(warmup_steps, at_least=0)
     require(
         total_steps >= warmup_steps,
         f"the learning rate falls after its warm-up: total_steps must be at least warmup_steps; "
         f"got {total_steps} and {warmup_steps}",
-    )
-
-
-def _require_warmup(warmup_steps: int, *, at_least: int) -> None:
-    require(
-        warmup_steps >= at_least, f"warmup_steps must be at least {at_least}; got {warmup_steps}"
     )

@@ -58,7 +58,7 @@ class StopRequest:
         if jax.process_count() == 1:
             self.signal = self._heard
             return self.signal is not None
-        before, self._pending = self._pending, _maximum(_number(self._heard))
+        before, self._pending = self._pending, _maximum()(_number(self._heard))
         if before is not None and (number := int(before.addressable_data(0))):
             self.signal = signal.Signals(number)
         return self.signal is not None
@@ -77,11 +77,7 @@ def _number(heard: signal.Signals | None) -> jax.Array:
     return jax.make_array_from_callback((jax.device_count(),), _places(), lambda _: mine)
 
 
-def _maximum(numbers: jax.Array) -> jax.Array:
-    return _compile()(numbers)
-
-
 @functools.cache
-def _compile() -> Any:
+def _maximum() -> Any:
     whole = NamedSharding(_places().mesh, PartitionSpec())
     return jax.jit(jnp.max, out_shardings=whole)

@@ -48,16 +48,11 @@ def training_curve(
       quantity: name of a number in the rows. `nll` is comparable between training and validation,
         and between models; `loss` has label smoothing in it.
       label: name of that number for a reader, with its unit.
-
-    Raises:
-      ValueError: no row has it.
     """
     values = [
         row[quantity] for seeds in runs.values() for rows in seeds.values() for row in rows
         if quantity in row and math.isfinite(row[quantity])
     ]  # fmt: skip
-    if not values:
-        raise ValueError(f"no row has {quantity!r}; give the metrics of a run that made steps")
     with figure_files.style():
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()

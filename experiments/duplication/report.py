@@ -25,9 +25,9 @@ LEARNED = 50.0  # percent with the attention of training: below that, a model sa
 HASHED = ("lsh-4", "lsh-2", "lsh-1")
 
 
-def load(path: Path = PUBLISHED) -> tuple[Paper, str]:
+def load() -> tuple[Paper, str]:
     """The paper's table, in percent by training and evaluation, and where it stands."""
-    table = read(path)
+    table = read(PUBLISHED)
 
     def name(cell: str) -> str:
         cell = cell.removeprefix("eval_").removesuffix("_pct")

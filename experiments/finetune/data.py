@@ -8,12 +8,14 @@ from pathlib import Path
 import grain
 import numpy as np
 
+from attnlab.core.tokens import PAD
+from attnlab.data.batching import filled_batches
 from attnlab.data.labelled import require_classes
 from attnlab.runs.errors import Invalid
 from attnlab.training.pretrained import Pretrained, make_tokenizer, read
 from experiments.finetune import examples as files
 from experiments.finetune import made
-from experiments.finetune.encode import Encoded, Encoder, labels_of, stack
+from experiments.finetune.encode import NONE, Encoded, Encoder, labels_of, pad
 from experiments.finetune.examples import Classified, Example, Span, Tagged
 from experiments.finetune.settings import Settings
 
@@ -148,13 +150,14 @@ def _texts_of(examples: Sequence[Example]) -> list[str]:
 
 def shuffle(rows: Sequence[Encoded], length: int, batch_size: int, seed: int) -> grain.IterDataset:
     """Endless batches, shuffled anew in every epoch."""
-    order = grain.MapDataset.range(len(rows)).seed(seed).shuffle().repeat()
-    one = order.map(lambda i: {k: x[0] for k, x in stack([rows[i]], length, 1).items()})
-    return one.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
+    padded = [pad(row, length) for row in rows]
+    order = grain.MapDataset.source(padded).seed(seed).shuffle().repeat()
+    return order.batch(batch_size).to_iter_dataset(grain.ReadOptions(num_threads=0))
 
 
 def in_order(rows: Sequence[Encoded], length: int, batch_size: int) -> list[dict[str, np.ndarray]]:
     """All rows once; the last batch is filled with rows without a label."""
-    return [
-        stack(rows[i : i + batch_size], length, batch_size) for i in range(0, len(rows), batch_size)
-    ]
+    padded = [pad(row, length) for row in rows]
+    empty = {name: np.full_like(x, PAD) for name, x in padded[0].items()}
+    empty["label"] = np.full_like(padded[0]["label"], NONE)
+    return list(filled_batches(padded, empty, batch_size))

@@ -150,17 +150,12 @@ class Encoder:
         return np.stack([of_byte, of_byte + 1], axis=1)
 
 
-def stack(rows: Sequence[Encoded], length: int, count: int) -> dict[str, np.ndarray]:
-    """Rows as arrays [count, …], padded to a length; rows without an example have no label."""
-    tokens = np.full((count, length), PAD, np.int32)
-    types = np.full((count, length), PAD, np.int32)
-    per_token = rows[0].label.shape == rows[0].tokens.shape
-    shape = (length,) if per_token else rows[0].label.shape
-    label = np.full((count, *shape), NONE, np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row.tokens)], types[i, : len(row.types)] = row.tokens, row.types
-        if per_token:
-            label[i, : len(row.label)] = row.label
-        else:
-            label[i] = row.label
-    return {"tokens": tokens, "types": types, "label": label}
+def pad(row: Encoded, length: int) -> dict[str, np.ndarray]:
+    """A row of a batch: tokens and types [length], and the label, which tokens have one each."""
+    behind = (0, length - len(row.tokens))
+    per_token = row.label.shape == row.tokens.shape
+    return {
+        "tokens": np.pad(row.tokens, behind, constant_values=PAD),
+        "types": np.pad(row.types, behind, constant_values=PAD),
+        "label": np.pad(row.label, behind, constant_values=NONE) if per_token else row.label,
+    }

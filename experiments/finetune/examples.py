@@ -178,35 +178,10 @@ def _read_tagged(path: Path) -> Iterator[Tagged]:
 
 
 def _spans(path: Path) -> Iterator[Span]:
-    text = "\n".join(decoded_lines(path))
-    try:
-        whole = json.loads(text)
-    except ValueError:
-        whole = None
-    if isinstance(whole, dict) and "data" in whole:
-        yield from _read_nested(whole, path)
-        return
-    for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            where = f"{path}, line {number}"
-            values = _object(line, where)
-            try:
-                answers = values["answers"]
-                pairs = tuple(zip(answers["text"], answers["answer_start"], strict=True))
-                question, context = values["question"], values["context"]
-            except (KeyError, TypeError, ValueError):
-                raise Invalid(f"{where}: {_NEEDS}") from None
-            yield _span(question, context, pairs, where)
-
-
-_NEEDS = "needs question, context and answers with text and answer_start"
-
-
-def _read_nested(whole: Mapping[str, Any], path: Path) -> Iterator[Span]:
-    """The questions of a file that has them in paragraphs of articles."""
+    """The questions of a file, which has them in paragraphs of articles."""
     number = 1
     try:
-        for article in whole["data"]:
+        for article in json.loads("\n".join(decoded_lines(path)))["data"]:
             for paragraph in article["paragraphs"]:
                 for one in paragraph["qas"]:
                     answers = () if one.get("is_impossible") else one["answers"]
@@ -214,9 +189,12 @@ def _read_nested(whole: Mapping[str, Any], path: Path) -> Iterator[Span]:
                     where = f"{path}, question {number}"
                     yield _span(one["question"], paragraph["context"], pairs, where)
                     number += 1
-    except (KeyError, TypeError, AttributeError):
+    except Invalid:
+        raise
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise Invalid(
-            f"{path}, question {number}: {_NEEDS}, in the qas of the paragraphs of data"
+            f"{path}, question {number}: needs question, context and answers with text and "
+            "answer_start, in the qas of the paragraphs of data"
         ) from None
 
 

@@ -119,10 +119,29 @@ class LengthEffect(Study[Settings, Drawn]):
             yield Evaluation(scores, f"{length}", {"examples": len(pairs)})
 
     def answer(self, rows: Sequence[Row]) -> str:
-        return answer(rows)
+        """The longest words of which, and of all shorter ones, each model has `ENOUGH` right."""
+        said = []
+        for model, by_length in _scores(rows, "words right").items():
+            means = ((length, statistics.fmean(some)) for length, some in by_length.items())
+            enough = list(itertools.takewhile(lambda pair: pair[1] >= ENOUGH, means))
+            longest = enough[-1][0] if enough else 0
+            tested = ", the longest" if len(enough) == len(by_length) else ""
+            said.append(f"{longest} ({MODEL_TITLES[model]}{tested})")
+        return f"longest words of which {ENOUGH:.0%} are right, in symbols: {', '.join(said)}"
 
     def results(self, rows: Sequence[Row]) -> str:
-        return by_length(rows)
+        """A line for each length, a column for each measure of each model."""
+        columns = {
+            f"{MODEL_TITLES[model]}: {measure}": scores
+            for measure in MEASURES
+            for model, scores in _scores(rows, measure).items()
+        }
+        lengths = sorted({int(row.evaluated) for row in rows})
+        lines = [
+            [str(n), *(spread(x[n], ".1%") if n in x else "" for x in columns.values())]
+            for n in lengths
+        ]
+        return markdown_table(["symbols", *columns], lines)
 
     def figures(self, rows: Sequence[Row]) -> Mapping[str, Any]:
         return {"by_length": figure(rows, longest=self.settings.max_length)}
@@ -184,33 +203,6 @@ def _scores(rows: Sequence[Row], measure: str) -> dict[str, dict[int, list[float
         }
         for model, some in group(ordered, lambda row: row.cell["model"]).items()
     }
-
-
-def answer(rows: Sequence[Row]) -> str:
-    """The longest words of which, and of all shorter ones, each model has `ENOUGH` right."""
-    said = []
-    for model, by_length in _scores(rows, "words right").items():
-        means = ((length, statistics.fmean(some)) for length, some in by_length.items())
-        enough = list(itertools.takewhile(lambda pair: pair[1] >= ENOUGH, means))
-        longest = enough[-1][0] if enough else 0
-        tested = ", the longest" if len(enough) == len(by_length) else ""
-        said.append(f"{longest} ({MODEL_TITLES[model]}{tested})")
-    return f"longest words of which {ENOUGH:.0%} are right, in symbols: {', '.join(said)}"
-
-
-def by_length(rows: Sequence[Row]) -> str:
-    """A line for each length, a column for each measure of each model."""
-    columns = {
-        f"{MODEL_TITLES[model]}: {measure}": scores
-        for measure in MEASURES
-        for model, scores in _scores(rows, measure).items()
-    }
-    lengths = sorted({int(row.evaluated) for row in rows})
-    lines = [
-        [str(n), *(spread(x[n], ".1%") if n in x else "" for x in columns.values())]
-        for n in lengths
-    ]
-    return markdown_table(["symbols", *columns], lines)
 
 
 def figure(rows: Sequence[Row], *, longest: int) -> Figure:

@@ -4,7 +4,6 @@ import dataclasses
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -91,8 +90,9 @@ class LongRange(Study[Settings, Tasks]):
         shapes = {name: jax.ShapeDtypeStruct(x.shape, x.dtype) for name, x in test[0].items()}
         on_one = ShardedJit(jax.local_devices()[:1])
         _, rates = curve(read_metrics(place), "training", "steps_per_second")
+        means = means_of(training.task.model, ClassCrossEntropy(), trained.variables, test)
         yield Evaluation(
-            {"accuracy": accuracy(training.task.model, trained.variables, test)},
+            {"accuracy": means["accuracy"]},
             details={
                 "majority": majority(test),
                 "steps_per_second": float(np.median(rates)),
@@ -154,13 +154,6 @@ class LongRange(Study[Settings, Tasks]):
 
 def _rate(rows: Sequence[Row]) -> float:
     return statistics.median(row.details["steps_per_second"] for row in rows)
-
-
-def accuracy(
-    model: EncoderClassifier, variables: Any, test: Sequence[Mapping[str, np.ndarray]]
-) -> float:
-    """The share of examples whose label no other class is likelier than."""
-    return means_of(model, ClassCrossEntropy(), variables, map(dict, test))["accuracy"]
 
 
 def main(argv: list[str]) -> int:

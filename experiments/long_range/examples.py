@@ -12,6 +12,7 @@ import numpy as np
 
 from attnlab.core.tokens import BOS, NUM_SPECIAL, UNK
 from attnlab.data import listops
+from attnlab.data.batching import filled_batches
 from attnlab.data.labelled import classes_of, read_labelled
 from attnlab.data.listops import ListOps
 from attnlab.data.tasks import KeyMatching
@@ -218,11 +219,7 @@ def fixed_batches(
         "tokens": np.zeros_like(rows[0]["tokens"]),
         "label": np.full_like(rows[0]["label"], -1),
     }
-    rows += [empty] * (-len(rows) % batch_size)
-    return [
-        {name: np.stack([row[name] for row in rows[i : i + batch_size]]) for name in empty}
-        for i in range(0, len(rows), batch_size)
-    ]
+    return list(filled_batches(rows, empty, batch_size))
 
 
 def majority(test: Sequence[Mapping[str, np.ndarray]]) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from attnlab.data.batching import evaluation_batches, train_batches
-from attnlab.data.encoding import EncodePair, count_tokens, count_too_long
+from attnlab.data.encoding import EncodePair, count_too_long
 from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.mechanisms import attentions
@@ -140,20 +140,13 @@ class Translate(Study[Settings, Corpus]):
             "variance of the gradient": float(np.median(variances)) if variances else None,
             "validation perplexity": trained.validation.get("perplexity"),
         }
+        by: dict[str, Any] = {}
         if self.data.measure == "BLEU":
-            bleu = corpus_bleu(translations, references)
-            scores["BLEU"], details["bleu"] = bleu.score, dataclasses.asdict(bleu)
-            buckets = by_length(sources, translations, references)
+            details["bleu"] = dataclasses.asdict(corpus_bleu(translations, references))
         else:
-            scores["exact match"] = exact_match(translations, references)
-            buckets = by_length(
-                sources,
-                translations,
-                references,
-                measure=OF_EXACT_MATCH,
-                longest=CHARACTERS,
-                length=len,
-            )
+            by = {"measure": OF_EXACT_MATCH, "longest": CHARACTERS, "length": len}
+        scores[self.data.measure] = self._score(translations, references)
+        buckets = by_length(sources, translations, references, **by)
         details["buckets"] = [dataclasses.asdict(one) for one in buckets]
         if variances:
             details["gradient_variance"] = [steps, variances]
@@ -180,16 +173,15 @@ class Translate(Study[Settings, Corpus]):
         if len(self.settings.length_penalty) == 1:
             return []
         _, references = self._sentences("validation")
-
-        def score(translations: Sequence[str]) -> float:
-            if self.data.measure == "BLEU":
-                return corpus_bleu(translations, references).score
-            return exact_match(translations, references)
-
         return [
-            (exponent, score(self._translate(model, "validation", exponent)))
+            (exponent, self._score(self._translate(model, "validation", exponent), references))
             for exponent in self.settings.length_penalty
         ]
+
+    def _score(self, translations: Sequence[str], references: Sequence[str]) -> float:
+        if self.data.measure == "BLEU":
+            return corpus_bleu(translations, references).score
+        return exact_match(translations, references)
 
     def results(self, rows: Sequence[Row]) -> str:
         return super().results([row for row in rows if row.scores])
@@ -219,9 +211,6 @@ def task(
         dtype=settings.dtype,
     )
     alike = settings.has_text  # sentences and their translations in length; dates are not
-    # Of several processes each encodes its own rows, which it can when all lengths are known.
-    counts = settings.num_workers == 0
-    lengths = count_tokens(corpus.splits["train"], *tokenizers) if counts else None
     batches = train_batches(
         corpus.splits["train"],
         *tokenizers,
@@ -232,7 +221,6 @@ def task(
         same_length=alike,
         pack=settings.pack,
         part=part,
-        lengths=lengths,
         num_workers=settings.num_workers,
     )
     whole = [

@@ -19,8 +19,6 @@ from attnlab.training.alignment import Link, known_links
 from attnlab.training.bleu import words
 from experiments.translate.settings import SPLITS, TFDS, Settings
 
-# Splits of --data_files where no other files are given.
-HELD_OUT = {"train": "train[:98%]", "validation": "train[98%:99%]", "test": "train[99%:]"}
 FEWEST = 100  # pairs; one percent of fewer is none
 HASHED = 1000  # examples of a split: to read all of a large data set takes minutes
 
@@ -105,7 +103,7 @@ def open_corpus(settings: Settings) -> Corpus:
         )
     splits = _of_tfds(settings.tfds_name, settings) if settings.tfds_name else _of_files(settings)
     paths = (*settings.data_files, *settings.validation_files, *settings.test_files)
-    digest = files.content_digest(tuple(map(Path, paths))) if paths else _digest(splits)
+    digest = files.content_digest(paths) if paths else _digest(splits)
     made = functools.cache(functools.partial(_train_tokenizers, splits["train"], settings))
     name = settings.tfds_name or " ".join(Path(file).name for file in settings.data_files)
     drawn = _draw(splits["test"], words, DRAWN_WORDS)
@@ -145,16 +143,16 @@ def _of_files(settings: Settings) -> dict[str, Source]:
         "validation": settings.validation_files,
         "test": settings.test_files,
     }
-    opened = functools.partial(files.open_text, cache_dir=settings.cache_dir)
     if given["test"]:
-        return {name: opened(*x) for name, x in given.items()}
-    pairs = len(opened(*given["train"]))
-    if pairs < FEWEST:
+        return {name: files.open_text(*paths) for name, paths in given.items()}
+    pairs = files.open_text(*given["train"])
+    if len(pairs) < FEWEST:
         raise Invalid(
-            f"--data_files: of {pairs} pairs one percent is none, so none can be held out; give "
-            "--validation_files and --test_files as well"
+            f"--data_files: of {len(pairs)} pairs one percent is none, so none can be held out; "
+            "give --validation_files and --test_files as well"
         )
-    return {name: opened(*given["train"], split=part) for name, part in HELD_OUT.items()}
+    validation, test = round(0.98 * len(pairs)), round(0.99 * len(pairs))
+    return {"train": pairs[:validation], "validation": pairs[validation:test], "test": pairs[test:]}
 
 
 def _of_tfds(name: str, settings: Settings) -> dict[str, Source]:

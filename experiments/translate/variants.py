@@ -34,11 +34,6 @@ class Variant:
         """The changed fields, for a reader."""
         return ", ".join(f"{field}={value}" for field, value in self.changed)
 
-    @property
-    def title(self) -> str:
-        """The model and its changed fields."""
-        return ", ".join(filter(None, [self.model, self.changes]))
-
 
 def variants(models: Sequence[str], asked: Sequence[str]) -> list[Variant]:
     """Every model, once for each combination of the values that --set gives it.

@@ -4,23 +4,16 @@ import gc
 import threading
 from itertools import islice
 
-import grain
 import numpy as np
 import pytest
 
 from attnlab.core.tokens import EOS, PAD
 from attnlab.data import encoding
-from attnlab.data.batching import (
-    FillBuckets,
-    evaluation_batches,
-    train_batches,
-)
+from attnlab.data.batching import evaluation_batches, train_batches
 from attnlab.data.encoding import count_too_long
 from attnlab.data.parts import Part
-from attnlab.data.pools import Reader
 from attnlab.data.tasks import Reversal
 from attnlab.data.tokenizers import Numbers
-from attnlab.runs.errors import Invalid
 
 NUMBERS = Numbers(50)
 TASK = Reversal(num_symbols=49, min_length=2, max_length=19, size=97)
@@ -127,43 +120,6 @@ def test_the_parts_of_a_batch_follow_one_another():
             np.testing.assert_array_equal(np.concatenate([part[name] for part in rows]), array)
 
 
-class Counting(Numbers):
-    """Numbers that says how many texts it has encoded."""
-
-    texts = 0
-
-    def encode(self, text):
-        self.texts += 1
-        return super().encode(text)
-
-
-@pytest.mark.parametrize("options", [{}, {"pack": True, "max_length": 41}, {"same_length": True}])
-def test_a_part_alone_is_encoded_where_all_lengths_are_known(options):
-    encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in TASK])
-    whole = list(islice(training(**options), 10))
-    for p in range(3):
-        batches = islice(training(part=Part(p, 3), lengths=lengths, **options), 10)
-        for batch, mine in zip(whole, batches, strict=True):
-            assert batch.keys() == mine.keys()
-            for name, array in Part(p, 3).of(batch).items():
-                np.testing.assert_array_equal(mine[name], array)
-    with pytest.raises(ValueError, match="lengths are known or there are workers, not both"):
-        training(lengths=lengths, num_workers=1)
-
-
-def test_a_part_encodes_its_share():
-    many = Reversal(num_symbols=49, min_length=2, max_length=19, size=1201)
-    encode = encoding.EncodePair(NUMBERS, NUMBERS, None)
-    lengths = np.array([[len(x) for x in encode(pair).values()] for pair in many])
-    fill = FillBuckets(12, 50, 8, 3, part=Part(1, 4))
-    counting = Counting(50)
-    encoded = encoding.Encoded(many, encoding.EncodePair(counting, counting, 20), lengths)
-    order = grain.MapDataset.source(encoded).seed(3).shuffle().repeat()
-    assert len(fill(Reader(order, len(encoded), 0))) == 50
-    assert counting.texts == 2 * 600 / 4
-
-
 def segments_of(batch, name):
     """Yields the rows' segments as texts, after looking at positions and padding."""
     tokens, segments = batch[name], batch[f"{name}_segments"]
@@ -204,17 +160,6 @@ def test_evaluation_has_every_example_once_in_place():
         widths.append(batch["source"].shape[1])
     assert found == dict(enumerate(TASK))
     assert len(widths) == 10 and widths == sorted(widths) and set(widths) == {8, 16, 24}
-
-
-def test_what_cannot_be_is_refused():
-    with pytest.raises(ValueError, match="batch_size must be an int ≥ 1; got -4"):  # else none
-        next(evaluation_batches(TASK, NUMBERS, NUMBERS, batch_size=-4))
-    with pytest.raises(ValueError, match="no examples"):
-        training(Listed([]))
-    with pytest.raises(ValueError, match="multiple of the number of parts; got 6 for 4"):
-        training(part=Part(0, 4))
-    with pytest.raises(Invalid, match="all 97 examples are longer than max_length; raise it"):
-        next(iter(training(max_length=2)))
 
 
 @pytest.mark.slow

@@ -85,10 +85,3 @@ def test_operators(text, found):
 def test_ids_are_behind_the_special_ones():
     assert encode("[MAX 0 9 ]") == [NUM_SPECIAL + i for i in (11, 0, 9, len(VOCABULARY) - 1)]
     assert CLASSES == 10 and len(VOCABULARY) == 15
-
-
-@pytest.mark.parametrize("sizes", [(3, 9), (9, 8), (900, 999)])
-def test_lengths_that_cannot_be_are_refused(sizes):
-    depth = 3 if sizes[0] == 900 else 10
-    with pytest.raises(ValueError, match="ListOps needs 4 ≤ min_length ≤ max_length, .* got"):
-        ListOps(*sizes, max_depth=depth)

@@ -1,5 +1,6 @@
 """The batches after a stop are those that would have come."""
 
+import functools
 import json
 import random
 import subprocess
@@ -13,26 +14,12 @@ import pytest
 from orbax.checkpoint import v1 as ocp
 
 from attnlab.data import pools
-from attnlab.data.batching import train_batches
 from attnlab.data.parts import Part
-from attnlab.data.tasks import Reversal
-from attnlab.data.tokenizers import Numbers
+from tests.data import test_batching
 
-NUMBERS = Numbers(50)
-TASK = Reversal(num_symbols=49, min_length=2, max_length=19, size=97)
-
-
-def training(batch_size=6, max_length=18, seed=3, **options):
-    return train_batches(
-        TASK, NUMBERS, NUMBERS, batch_size=batch_size, max_length=max_length, seed=seed, **options
-    )
-
-
-def packed(**options):
-    return training(pack=True, **options)
-
-
-STREAMS = {"buckets": lambda **options: training(pool_batches=7, **options), "packed": packed}
+training = functools.partial(test_batching.training, max_length=18)  # some are left out
+packed = functools.partial(training, pack=True)
+STREAMS = {"buckets": functools.partial(training, pool_batches=7), "packed": packed}
 
 
 def assert_same(batches, expected):

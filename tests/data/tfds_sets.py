@@ -2,10 +2,15 @@
 
 import tensorflow_datasets as tfds
 
-from attnlab.data.files import LocalInfo
-
 ENGLISH = [f"{i} dogs" for i in range(23)]
 GERMAN = [f"{i} Hündchen" for i in range(23)]
+
+
+class LocalInfo(tfds.core.DatasetInfo):
+    """TFDS looks for numbers of a new data set in its bucket; here it finds nothing."""
+
+    def initialize_from_bucket(self):
+        pass
 
 
 class Pairs(tfds.core.GeneratorBasedBuilder, skip_registration=True):

@@ -6,7 +6,7 @@ import signal
 import time
 
 from attnlab.runs import command_line, hosts, loop, processes
-from attnlab.runs.errors import Stopped
+from attnlab.runs.errors import Lost, Stopped
 from attnlab.runs.flags import Flags, flag
 from attnlab.runs.folder import Folder
 from attnlab.runs.rows import Rows
@@ -41,8 +41,8 @@ def run(settings: Settings, folder: Folder) -> int:
                     os.kill(os.getpid(), signal.SIGTERM)
         if name == "b" and settings.last == "waits":
             time.sleep(600)
-        if settings.last == "fails" and processes.prints():
-            raise RuntimeError("no letter")
+        if name == "a" and settings.last == "fails" and processes.prints():
+            raise Lost("no letter")
         heard = processes.gather(f"{name}{processes.index()}")
         return [Row(name, tuple(heard))]
 
@@ -56,7 +56,6 @@ def run(settings: Settings, folder: Folder) -> int:
         title=str,
         line=lambda found: found[0].name,
         report=report,
-        lost=lambda name, message: Row(name),
     )
     return loop.run(job, list(settings.letters), folder, rows, where="paper")
 

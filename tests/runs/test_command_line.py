@@ -105,7 +105,7 @@ def test_a_resumed_run_keeps_its_settings_but_for_the_free_ones(tmp_path, capsys
     )
     (folder.path / "settings.json").write_text("{}")
     assert run(again) == (2, [])
-    assert f"{again}: settings of another version, without" in capsys.readouterr().err
+    assert f"{again}: settings of another experiment or version; give" in capsys.readouterr().err
     assert run(again, "--names=", free=("names",)) == (2, [])
     assert "--names= is empty; give a value" in capsys.readouterr().err
 

@@ -32,7 +32,7 @@ def test_what_may_be_is_taken():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"color": "red"}, "settings of another version, with color; start a new run"),
+        ({"color": "red"}, "settings of another experiment or version, with color; give a folder"),
         ({"lengths": 5}, "settings that cannot be read: lengths; start a new run"),
         ({"rate": "fast"}, "settings that cannot be read: '>' not supported"),
         ({"rate": 2.0}, "--rate=2 is too large"),
@@ -41,12 +41,3 @@ def test_what_may_be_is_taken():
 def test_settings_of_another_version_are_refused(change, message):
     with pytest.raises(Invalid, match=message):
         Settings.from_json(Settings().as_json() | change)
-
-
-def test_settings_of_another_experiment_are_called_that():
-    with pytest.raises(Invalid, match="settings of another experiment.*a folder of this one"):
-        Settings.from_json({"task": "copy", "seed": 1})
-    others = {f"another_{i}": 0 for i in range(len(dataclasses.fields(Settings)))}
-    more = f"with another_0, another_1, another_2, {len(others) - 3} more; give a folder"
-    with pytest.raises(Invalid, match=f"settings of another experiment, {more}"):
-        Settings.from_json(dict(list(Settings().as_json().items())[1:]) | others)

@@ -37,7 +37,6 @@ def job(rows: Rows, measure, **options) -> loop.Job:
             title=lambda name: f"letter {name}",
             line=lambda found: ", ".join(row.status for row in found),
             report=report,
-            lost=lambda name, message: Row(name, message),
         )
         | options
     )
@@ -68,17 +67,9 @@ def test_a_run_leaves_rows_and_report(tmp_path, capsys):
     assert (folder.path / "table.csv").exists()
 
 
-def test_an_error_is_a_row_the_rest_go_on_and_a_resumed_run_tries_it_again(tmp_path, capsys):
-    def breaks(name):
-        if name == "b":
-            raise RuntimeError("the pen\nbroke")
-        return one(name)
-
-    status, folder = run(tmp_path, breaks)
-    assert status == 1
-    assert (folder.path / "report.md").read_text() == "a=ok b=RuntimeError: the pen broke c=ok"
-    log = (folder.path / "errors.log").read_text()
-    assert "Traceback" in log and "the pen" in log
+def test_a_row_that_is_not_done_is_measured_again_by_a_resumed_run(tmp_path, capsys):
+    status, folder = run(tmp_path, lambda name: [Row(name, "busy" if name == "b" else "ok")])
+    assert status == 1 and (folder.path / "report.md").read_text() == "a=ok b=busy c=ok"
     assert capsys.readouterr().out.endswith(f"to complete it: --resume={folder.path}\n")
     asked = []
     status, _ = run(tmp_path, lambda name: asked.append(name) or one(name), resume=folder)
@@ -123,8 +114,8 @@ def test_an_item_that_is_lost_does_not_keep_the_others_from_being_done(tmp_path,
     def report():
         return loop.Report(so_far(rows, {x: [x] for x in "abcd"}, Flags()).missing)
 
-    options = {"lost": None, "report": report}
-    status = loop.run(job(rows, diverges, **options), list("abc"), folder, rows, where="paper")
+    abc = job(rows, diverges, report=report)
+    status = loop.run(abc, list("abc"), folder, rows, where="paper")
     out = capsys.readouterr().out
     assert status == 1 and list(rows.kept) == ["a", "c"]
     assert "letter b … lost: the loss is nan\n" in out and "--resume" not in out
@@ -135,14 +126,8 @@ def test_an_item_that_is_lost_does_not_keep_the_others_from_being_done(tmp_path,
             raise KeyboardInterrupt
         return diverges(name)
 
-    assert run(tmp_path, cut_short, lost=None)[0] == 130
+    assert run(tmp_path, cut_short)[0] == 130
     assert "to complete it: --resume=" in capsys.readouterr().out
-
-
-def test_an_item_that_is_lost_is_a_row_where_there_is_one_for_it(tmp_path):
-    status, folder = run(tmp_path, diverges)
-    assert status == 1 and not (folder.path / "errors.log").exists()
-    assert (folder.path / "report.md").read_text() == "a=ok b=the loss is nan c=ok"
 
 
 def test_rows_of_an_item_are_kept_as_they_come(tmp_path):
@@ -172,7 +157,7 @@ def test_a_mistake_of_ours_does_not_lose_the_report(tmp_path, capsys):
         return one(name)
 
     with pytest.raises(RuntimeError, match="a bug"):
-        run(tmp_path, breaks, lost=None)
+        run(tmp_path, breaks)
     (folder,) = tmp_path.iterdir()
     assert (folder / "report.md").read_text() == "a=ok"
     assert capsys.readouterr().out.endswith(f"to complete it: --resume={folder}\n")

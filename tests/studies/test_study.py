@@ -204,23 +204,6 @@ def test_a_learning_rate_is_found_once_for_all_seeds(run, tmp_path):
     assert not list((tmp_path / "run").glob("*-rate0.01*/checkpoints"))
 
 
-def test_a_search_that_is_killed_goes_on(run, tmp_path, monkeypatch):
-    flags = "--tune=1,3", "--widths=3", "--seeds=0", "--steps=16"
-    trained, calls = runs.run_training, []
-
-    def killed(task, **given):
-        calls.append(given["folder"].name)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return trained(task, **given)
-
-    monkeypatch.setattr(runs, "run_training", killed)
-    assert run(*flags)[0] == 130 and not (tmp_path / "run/results.jsonl").exists()
-    assert run(f"--resume={tmp_path / 'run'}")[0] == 0
-    first, second = "3-seed0-rate0.01-steps4", "3-seed0-rate0.03-steps4"
-    assert calls == [first, second, second, "3-seed0"]
-
-
 def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
     """Neither one that diverged nor one that was killed when all it had left was to clear away."""
     flags = "--tune=1,3,1e32", "--widths=3", "--seeds=0", "--steps=16"

@@ -59,7 +59,6 @@ def trained(kind, mesh, of_text, folder: Path, devices=None):
         optimizer=OptimizerSettings(learning_rate=0.01, clip_norm=1.0),
         parallel=parallel,
         folder=folder,
-        writes=processes.is_first(),
         say=lambda line: None,
     )
     processes.barrier()

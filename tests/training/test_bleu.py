@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from attnlab.training.bleu import OF_BLEU, OF_EXACT_MATCH, by_length, corpus_bleu, exact_match
+from attnlab.training.bleu import OF_BLEU, OF_EXACT_MATCH, by_length, corpus_bleu
 
 HYPOTHESES = ["the cat sat on the mat .", "a b"]
 REFERENCES = ["the cat is on the mat .", "a c"]
@@ -26,14 +26,13 @@ def test_bleu_by_hand():
     assert (found.hypothesis_length, found.reference_length) == (9, 9)
 
 
-@pytest.mark.parametrize("tokenizer", ["13a", "char", "none"])
-def test_bleu_is_sacrebleus(tokenizer):
+def test_bleu_is_sacrebleus():
     hypotheses = ["A man, in a hat, looks on.", "Two dogs run across the green lawn!", "It's 5:00."]
     references = ["A man in a hat looks on.", "Two dogs run over the green grass!", "It's 6:00."]
-    found = corpus_bleu(hypotheses, references, tokenizer=tokenizer)
-    theirs = sacrebleu.corpus_bleu(hypotheses, [references], tokenize=tokenizer)
+    found = corpus_bleu(hypotheses, references)
+    theirs = sacrebleu.corpus_bleu(hypotheses, [references])
     assert found.score == theirs.score > 0
-    assert f"case:mixed|eff:no|tok:{tokenizer}|" in found.signature
+    assert "case:mixed|eff:no|tok:13a|" in found.signature
     assert found.signature.endswith(f"version:{sacrebleu.__version__}")
 
 
@@ -91,20 +90,3 @@ def test_the_interval_is_that_of_the_bootstrap():
 def test_length_can_be_of_characters():
     (one,) = by_length(["1 May"], ["x"], ["x"], measure=OF_EXACT_MATCH, longest=(4, 5), length=len)
     assert (one.shortest, one.longest, one.title) == (5, 5, "5")
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: corpus_bleu(["a"], ["a"], tokenizer="spm"), "'spm' is not known; give one of"),
-        (lambda: corpus_bleu(["a"], ["a", "b"]), "1 hypotheses for 2 references"),
-        (lambda: corpus_bleu([], []), "no sentences"),
-        (lambda: exact_match("abc", "abc"), "hypotheses is one string"),
-        (lambda: by_length(["a"], ["a", "b"], ["a", "b"]), "1 sources for 2 references"),
-        (lambda: by_length(["a"], ["a"], ["a"], longest=(5, 5)), "must rise"),
-        (lambda: by_length(["a"], ["a"], ["a"], longest=(0, 5)), "must rise from 1"),
-    ],
-)
-def test_refusals(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()

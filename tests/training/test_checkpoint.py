@@ -33,34 +33,23 @@ def save(checkpoints, step, nll=None, scale=None):
     )
 
 
-def test_the_last_two_and_the_best_are_kept(tmp_path):
-    with Checkpoints(tmp_path / "c", {}) as checkpoints:
-        assert checkpoints.latest_step is None
-        for step, nll in enumerate((3.0, 1.0, 2.0, None, None), start=1):
-            save(checkpoints, step, nll)
-    kept = {path.name for path in (tmp_path / "c").iterdir()}
-    assert kept == {"2", "4", "5"}
-    with Checkpoints(tmp_path / "c", {}) as checkpoints:
-        assert (checkpoints.latest_step, checkpoints.best_step) == (5, 2)
-        assert checkpoints.steps == [2, 4, 5]
-
-
 @pytest.mark.parametrize(
-    ("losses", "best"), [((0.4, math.nan, 0.5, 0.6), 1), ((0.9, 0.9, 0.5, 0.5), 4)]
+    ("losses", "asked", "kept", "best"),
+    [
+        ((3.0, 1.0, 2.0, None, None), (), [2, 4, 5], 2),
+        ((0.4, math.nan, 0.5, 0.6), (), [1, 3, 4], 1),  # the best is a number
+        ((0.9, 0.9, 0.5, 0.5), (), [3, 4], 4),  # and of equals the last
+        ((None,) * 7, (2, 4), [2, 4, 6, 7], 7),
+    ],
 )
-def test_the_best_is_a_number_and_of_equals_the_last(tmp_path, losses, best):
-    with Checkpoints(tmp_path / "c", {}) as checkpoints:
+def test_the_last_two_the_best_and_those_asked_for_are_kept(tmp_path, losses, asked, kept, best):
+    with Checkpoints(tmp_path / "c", {}, steps=asked) as checkpoints:
+        assert checkpoints.latest_step is None
         for step, loss in enumerate(losses, start=1):
             save(checkpoints, step, loss)
-    with Checkpoints(tmp_path / "c", {}) as checkpoints:
-        assert checkpoints.best_step == best and checkpoints.steps == sorted({best, 3, 4})
-
-
-def test_those_that_are_asked_for_are_kept_as_well(tmp_path):
-    with Checkpoints(tmp_path / "c", {}, steps=(2, 4)) as checkpoints:
-        for step in range(1, 8):
-            save(checkpoints, step)
-    assert {path.name for path in (tmp_path / "c").iterdir()} == {"2", "4", "6", "7"}
+    with Checkpoints(tmp_path / "c", {}, steps=asked) as checkpoints:
+        assert (checkpoints.steps, checkpoints.best_step) == (kept, best)
+    assert {path.name for path in (tmp_path / "c").iterdir()} == set(map(str, kept))
 
 
 def test_a_checkpoint_goes_to_other_devices(tmp_path):

@@ -100,8 +100,8 @@ def all_ended(source, most, alpha, seed=0):
     return found
 
 
-def plain_beam(source, size, alpha, most, seed=0, *, stops=False):
-    """A beam search of one source over lists, to the limit unless it `stops` where it should."""
+def plain_beam(source, size, alpha, most, seed=0):
+    """A beam search of one source over lists, to the limit."""
     growing, ended = [((), 0.0)], []
     for length in range(1, most + 1):
         candidates = []
@@ -115,9 +115,6 @@ def plain_beam(source, size, alpha, most, seed=0, *, stops=False):
             (c[0], c[1] / penalty(length, alpha)) for c in candidates[:size] if c[0][-1] == EOS
         ]
         growing = [c for c in candidates if c[0][-1] != EOS][:size]
-        best = max((score for _, score in ended), default=-np.inf)
-        if stops and best >= growing[0][1] / penalty(length + 1, alpha):
-            break
     ended.sort(key=lambda c: -c[1])
     if ended:
         return ended[:size]
@@ -180,25 +177,6 @@ def test_stopping_early_changes_nothing(return_beam):
         for i, source in enumerate(SOURCE):
             true = plain_beam(source, size, alpha, most, seed)
             assert_same(as_list(row_of(found, i)), true if return_beam else true[:1])
-
-
-def test_a_heuristic_stop_ends_each_row_where_nothing_seems_to_win():
-    size, most, alpha, missed = 3, 9, 3.0, 0
-    for seed in range(4):
-        found = beam_search(
-            MODEL,
-            variables(seed),
-            SOURCE,
-            beam_size=size,
-            length_penalty=alpha,
-            max_length=most,
-            stop="if_ended_now",
-        )
-        for i, source in enumerate(SOURCE):
-            true = plain_beam(source, size, alpha, most, seed, stops=True)[:1]
-            assert_same(as_list(row_of(found, i)), true)
-            missed += true != plain_beam(source, size, alpha, most, seed)[:1]
-    assert missed  # it is a heuristic
 
 
 def restricted(log_p, temperature, top_k, top_p):
@@ -403,8 +381,6 @@ def test_known_padding_before_a_token_is_refused():
     """Positions and masks take the first tokens for the real ones, and prompts for whole."""
     in_front, between = np.int32([[0, 5, 6]]), np.int32([[5, 0, 6]])
     for source in (in_front, between):
-        with pytest.raises(ValueError, match="source must be padded at the end: .*1 of 1 rows"):
-            greedy(MODEL, variables(), source, max_length=2)
         with pytest.raises(ValueError, match="tokens must be padded at the end"):
             TransformerLM(TransformerConfig(7)).init(jax.random.key(0), source)
     for prompt in (in_front, between, in_front[:, ::-1]):
@@ -436,32 +412,3 @@ def test_no_row_is_searched_too():
         one = search(MODEL, variables(), SOURCE[:1].tolist(), max_length=3)
         assert one.tokens.shape[0] == 1
         assert found.tokens.shape[0] == 0 and found.tokens.shape[-1] == 3
-
-
-def test_errors():
-    with pytest.raises(ValueError, match="length_penalty must be at least 0; got -1.0"):
-        beam_search(MODEL, variables(), SOURCE, max_length=3, length_penalty=-1.0)
-    with pytest.raises(ValueError, match="stop must be .*'soon'"):
-        beam_search(MODEL, variables(), SOURCE, max_length=3, stop="soon")
-    with pytest.raises(ValueError, match="a search needs a source or a prompt; got neither"):
-        greedy(MODEL, variables(), max_length=3)
-    with pytest.raises(ValueError, match="a Table needs a source; got None .give source="):
-        greedy(MODEL, variables(), prompt=SOURCE, max_length=3)
-    with pytest.raises(ValueError, match=r"prompt must be tokens .* B = 6; got \[2, 3\]"):
-        greedy(MODEL, variables(), SOURCE, prompt=jnp.ones((2, 3), int), max_length=3)
-    with pytest.raises(ValueError, match=r"prompt must be .*integers; got float32"):
-        greedy(MODEL, variables(), prompt=jnp.ones((2, 3)), max_length=3)
-    with pytest.raises(ValueError, match=r"prompt must be tokens \[B, P\].*; got .*prompt\[None\]"):
-        greedy(MODEL, variables(), prompt=jnp.ones(3, int), max_length=3)
-    with pytest.raises(ValueError, match=r"source must be tokens \[B, S\]; got one axis"):
-        greedy(MODEL, variables(), SOURCE[0], max_length=3)
-    with pytest.raises(ValueError, match="key must be one PRNG key; got 0 "):
-        sample(MODEL, variables(), SOURCE, key=0, max_length=3)
-    for options, message in (
-        ({"temperature": 0.0}, "temperature must be more than 0 and finite; got 0.0"),
-        ({"temperature": 1e39}, r"temperature must be more than 0 and finite; got 1e\+39"),
-        ({"temperature": 1e-45}, "temperature must be more than 0 and finite; got 1e-45"),
-        ({"top_p": 1.5}, r"top_p must be in \(0, 1\]; got 1.5"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            sample(MODEL, variables(), SOURCE, key=jax.random.key(0), max_length=3, **options)

@@ -19,40 +19,17 @@ def test_linear_is_zero_after_the_last_step():
     assert [float(schedule(i)) for i in (0, 9, 29, 49)] == pytest.approx([0.3, 3.0, 1.5, 0.0])
     assert float(schedules.linear(3.0, 0, 1)(0)) == 1.5  # a single step trains
     assert float(schedules.linear(3.0, 1, 1)(0)) == float(schedules.cosine(3.0, 1, 1)(0)) == 3.0
-    with pytest.raises(ValueError, match="at least warmup_steps; got 9 and 10"):
-        schedules.linear(3.0, 10, 9)
 
 
 def test_cosine_is_half_done_half_way_and_zero_after_the_last_step():
     schedule = schedules.cosine(4.0, 10, 49)
     found = [float(schedule(i)) for i in (0, 9, 19, 29, 49)]
     assert found == pytest.approx([0.4, 4.0, 2 + 2**0.5, 2.0, 0.0], abs=1e-6)
-    with pytest.raises(ValueError, match="at least warmup_steps; got 9 and 10"):
-        OptimizerSettings(schedule="cosine", warmup_steps=10).learning_rates(9)
 
 
 def test_constant_warms_up_or_does_not():
     assert [float(schedules.constant(2.0, 4)(i)) for i in (0, 3, 9)] == [0.5, 2.0, 2.0]
     assert float(schedules.constant(2.0)(0)) == 2.0
-
-
-def test_rsqrt_needs_a_warm_up():
-    with pytest.raises(ValueError, match="warmup_steps must be at least 1; got 0"):
-        OptimizerSettings(schedule="rsqrt").learning_rates(10)
-
-
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"learning_rate": -1.0}, "learning_rate must be at least 0; got -1.0"),
-        ({"learning_rate": float("nan")}, "learning_rate"),
-        ({"weight_decay": float("inf")}, "weight_decay"),
-        ({"b1": 1.5}, r"b1 must be in \[0, 1\); got 1.5"),
-    ],
-)
-def test_numbers_that_train_upwards_or_to_nan_are_refused(options, said):
-    with pytest.raises(ValueError, match=said):
-        OptimizerSettings(**options)
 
 
 def test_clipping_is_by_the_norm_of_all_parameters():
@@ -113,17 +90,3 @@ def test_bert_decays_matrices_alone_and_does_not_correct_its_moments():
         assert float(updates["a"]["kernel"][0]) == pytest.approx(-rate * (step + decay * 2), 1e-5)
         assert float(updates["a"]["bias"][0]) == pytest.approx(-rate * step, 1e-5)
         assert float(updates["norm"]["scale"][0]) == pytest.approx(-rate * step, 1e-5)
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "options", "said"),
-    [
-        ("sgd", {"weight_decay": 0.1}, "weight_decay belongs to adam; got weight_decay=0.1 with"),
-        ("adafactor", {"epsilon": 1e-3}, "epsilon belongs to adam and adadelta; got"),
-        ("adadelta", {"b2": 0.5}, "b2 belongs to adam; got b2=0.5 with optimizer='adadelta'"),
-        ("adam", {"epsilon": 0.0}, "epsilon must be more than 0, or None; got 0.0"),
-    ],
-)
-def test_what_an_optimizer_has_not_is_refused(optimizer, options, said):
-    with pytest.raises(ValueError, match=said):
-        OptimizerSettings(optimizer, **options)

@@ -1,9 +1,4 @@
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import flax.linen as nn
@@ -19,34 +14,10 @@ from attnlab.training.step import TrainState, divisors, make_train_step
 from tests.daily import daily
 from tests.training import tiny
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 def created(model, optimizer, batch):
     """A state to start with, made by one program."""
     return jax.jit(lambda: TrainState.create(model, optimizer, batch, seed=0))()
-
-
-@pytest.fixture(scope="module")
-def numbers():
-    """Of `devices_script`: losses, gradient norms and parameters of three steps."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.training.devices_script"],
-        cwd=ROOT,
-        env=os.environ | {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": "4"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    return {name: np.array(x) for name, x in json.loads(done.stdout).items()}
-
-
-@pytest.mark.slow  # a process of its own
-@pytest.mark.parametrize("case", ["jit 2 1", "jit 4 1", "pmap 4 1", "jit 2 4", "pmap 2 2"])
-def test_devices_pmap_and_accumulation_change_no_number(numbers, case):
-    """A case is (jit or pmap, devices, accumulated parts); devices have unequal token counts."""
-    np.testing.assert_allclose(numbers[case], numbers["jit 1 1"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_step_draws_a_dropout_of_its_own():

@@ -8,7 +8,8 @@ from attnlab.data.subwords import train_sentencepiece
 from attnlab.data.tokenizers import Bytes
 from attnlab.runs.errors import Invalid
 from experiments.finetune import made
-from experiments.finetune.encode import NONE, Encoder, labels_of, stack
+from experiments.finetune.data import in_order
+from experiments.finetune.encode import NONE, Encoder, labels_of
 from experiments.finetune.examples import Classified, Span, Tagged, read
 from experiments.finetune.score import (
     answer_of,
@@ -19,8 +20,14 @@ from experiments.finetune.score import (
     out_of_reach,
 )
 
-SQUAD = {"question": "Who?", "context": "It was  Ann Lee, they say.",
-         "answers": {"text": ["Ann Lee"], "answer_start": [8]}}  # fmt: skip
+CONTEXT = "It was  Ann Lee, they say."
+WHO = {"question": "Who?", "answers": [{"text": "Ann Lee", "answer_start": 8}]}
+
+
+def squad(*asked, context=CONTEXT):
+    """SQuAD's file of one paragraph, with these questions."""
+    paragraphs = [{"context": context, "qas": asked}]
+    return json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1)
 
 
 def file(tmp_path, name, text):
@@ -66,19 +73,12 @@ def test_words_have_their_tags_at_their_first_token(tmp_path):
     assert short.label.tolist() == row.label[:6].tolist() + [NONE]
 
 
-@pytest.mark.parametrize("nested", [True, False])
-def test_answers_are_found_again(tmp_path, nested):
-    text = json.dumps(SQUAD)
-    if nested:
-        answers = [{"text": "Ann Lee", "answer_start": 8}]
-        asked = [{"question": "Who?", "answers": answers},
-                 {"question": "When?", "answers": [], "is_impossible": True}]  # fmt: skip
-        paragraphs = [{"context": SQUAD["context"], "qas": asked}]
-        text = json.dumps({"data": [{"paragraphs": paragraphs}]}, indent=1)
+def test_answers_are_found_again(tmp_path):
+    text = squad(WHO, {"question": "When?", "answers": [], "is_impossible": True})
     examples = read("span", file(tmp_path, "a.json", text))
-    assert len(examples) == 1 + nested
+    assert len(examples) == 2
     rows = [Encoder(Bytes(), 50, ())(one) for one in examples]
-    assert rows[-1].label.tolist() == [0, 0] or not nested
+    assert rows[-1].label.tolist() == [0, 0]
     logits = [np.full((2, len(row.tokens)), -9.0) for row in rows]
     for scores, row in zip(logits, rows, strict=True):
         scores[[0, 1], row.label] = 9
@@ -101,19 +101,18 @@ def test_answers_are_found_again(tmp_path, nested):
         ("classify", "a.tsv", "sentence\tlabel\n", "there are no examples in it"),
         ("tag", "a.conll", "Ann B\n\nis\n", "a.conll, line 3: a word without a tag"),
         ("span", "a.json", '{"question": "q"}', "needs question, context and answers"),
-        ("span", "a.json", json.dumps(SQUAD | {"context": " "}), "line 1: an empty context"),
-        ("span", "a.json", json.dumps(SQUAD | {"context": "no"}), "has no 'Ann Lee' at character"),
+        ("span", "a.json", squad(WHO, context=" "), "question 1: an empty context"),
+        ("span", "a.json", squad(WHO, context="no"), "has no 'Ann Lee' at character"),
         ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
         ("classify", "a.jsonl", '{"text": NaN, "label": 1}', "line 1: 'text' is NaN, not a text"),
         ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
         ("tag", "a.conll", "is O\nNew York B-LOC\n", "line 2: 3 columns, and the first word has 2"),
         ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),
-        ("span", "a.json", json.dumps(SQUAD | {"question": 1}), "line 1: question is 1, not a"),
-        ("span", "a.json", json.dumps(SQUAD | {"answers": {"text": ["A"], "answer_start": ["0"]}}),
+        ("span", "a.json", squad(WHO | {"question": 1}), "question 1: question is 1, not a"),
+        ("span", "a.json", squad(WHO | {"answers": [{"text": "A", "answer_start": "0"}]}),
          "an answer is 'A' at '0'; give a text and the number"),
         ("span", "a.json", '{"data": 7}', "question 1: needs question, context and answers"),
-        ("span", "a.json", json.dumps({"data": [{"paragraphs": [{"context": "c", "qas": [
-            {"question": "q", "answers": []}, {"question": "q"}]}]}]}), "question 2: needs"),
+        ("span", "a.json", squad(WHO, {"question": "q"}), "question 2: needs"),
     ],
 )  # fmt: skip
 def test_bad_files_are_refused_in_one_line(tmp_path, task, name, text, said):
@@ -138,12 +137,11 @@ def test_what_a_model_cannot_read_is_refused():
 
 def test_rows_are_padded_and_filled_without_labels():
     encode = Encoder(Bytes(), 9, ("a", "b"))
-    rows = [encode(Classified((text,), "b", "")) for text in ("x", "yz")]
-    batch = stack(rows, 5, 3)
+    (batch,) = in_order([encode(Classified((text,), "b", "")) for text in ("x", "yz")], 5, 3)
     assert batch["tokens"].shape == (3, 5) and not batch["tokens"][2].any()
     assert batch["label"].tolist() == [1, 1, NONE]
-    tagged = stack([encode(Tagged(("x",), ("b",), ""))], 5, 2)["label"]
-    assert tagged.tolist() == [[NONE, 1, NONE, NONE, NONE], [NONE] * 5]
+    (tagged,) = in_order([encode(Tagged(("x",), ("b",), ""))], 5, 2)
+    assert tagged["label"].tolist() == [[NONE, 1, NONE, NONE, NONE], [NONE] * 5]
 
 
 def test_f1_of_tags_is_of_entities_or_of_the_rarest_tag():

@@ -146,9 +146,9 @@ def test_other_vocabularies_are_refused(models, text, tmp_path):
 
 @pytest.mark.parametrize(("task", "start"), [("tag", "scratch"), ("span", "frozen")])
 def test_files_of_other_tasks_train_too(models, tmp_path, task, start):
-    span = {"question": "Q", "context": "a bc d", "answers": {"text": ["bc"],
-                                                              "answer_start": [2]}}  # fmt: skip
-    text = {"tag": "ab O\ncd B-X\n\nef O\n", "span": json.dumps(span) + "\n"}[task]
+    asked = {"question": "Q", "answers": [{"text": "bc", "answer_start": 2}]}
+    span = {"data": [{"paragraphs": [{"context": "a bc d", "qas": [asked]}]}]}
+    text = {"tag": "ab O\ncd B-X\n\nef O\n", "span": json.dumps(span)}[task]
     (tmp_path / "train").write_text(text)
     begins = {
         "scratch": ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2",

@@ -104,10 +104,10 @@ def test_each_value_that_is_set_is_a_variant_of_its_own():
         dropout_rate=0.25,
     )
     variants = settings.variants()
-    assert [one.title for one in variants] == [
-        "luong, score=dot, reverse_source=False",
-        "luong, score=concat, reverse_source=False",
-        "rnn_search, dropout_rate=0.5",
+    assert [one.changes for one in variants] == [
+        "score=dot, reverse_source=False",
+        "score=concat, reverse_source=False",
+        "dropout_rate=0.5",
     ]
     dot, concat, search = (settings.recipe(one).sizes for one in variants)
     assert (dot["score"], concat["score"], search["dropout_rate"]) == ("dot", "concat", 0.5)

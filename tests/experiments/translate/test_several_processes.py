@@ -67,15 +67,6 @@ def test_two_processes_go_on_after_a_signal_to_one_bit_for_bit(whole, stopped, t
 
 
 @pytest.mark.slow
-def test_four_processes_go_on_to_the_same_but_for_rounding(whole, stopped, tmp_path):
-    folder = shutil.copytree(stopped, tmp_path / "copy")
-    finished(folder, 4, devices=1)
-    for row, other in zip(left(folder)[0], whole[0], strict=True):
-        numbers, expected = ({k: x for k, x in one.items() if k != "kind"} for one in (row, other))
-        assert numbers == pytest.approx(expected, rel=1e-3) and row["kind"] == other["kind"]
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("victim", [0, 1])
 def test_after_kill_9_of_one_the_other_ends_and_one_process_goes_on(whole, victim, tmp_path):
     """With as many devices, it goes on bit for bit: nothing is lost."""
