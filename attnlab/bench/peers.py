@@ -80,8 +80,9 @@ def require_packages(kinds: Iterable[str]) -> None:
     missing = [x for x in needed if x and not importlib.util.find_spec(x.replace("-", "_"))]
     if missing:
         raise Invalid(
-            f"not installed: {', '.join(missing)}; they are in the extra compat, which "
-            "`launch/local --extra=compat …` installs (or name other mechanisms)"
+            f"not installed: {', '.join(missing)}; they are in the extra compat (tokamax in the "
+            "extra tokamax, Python ≥ 3.12), which `launch/local --extra=compat …` installs (or "
+            "name other mechanisms)"
         )
 
 
@@ -92,6 +93,8 @@ def jax_function(case: Case) -> Callable[..., jax.Array]:
             return _flax(case)
         case "jax_nn":
             return lambda _, q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=case.causal)
+        case "tokamax_chunked":
+            return _tokamax(case)
         case "keras_additive" | "keras_dot":
             return _keras(case)
     raise ValueError(f"{case.mechanism} is not written in JAX")
@@ -124,6 +127,18 @@ def _flax(case: Case) -> Callable[..., jax.Array]:
     def apply(_: Any, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
         mask = nn.make_causal_mask(jnp.ones(q.shape[:2]), dtype=bool) if case.causal else None
         return nn.dot_product_attention(q, k, v, mask=mask, deterministic=True)
+
+    return apply
+
+
+def _tokamax(case: Case) -> Callable[..., jax.Array]:
+    """The one other attention in JAX that is linear in memory on a CPU, with its gradient."""
+    import tokamax
+
+    def apply(_: Any, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        return tokamax.dot_product_attention(
+            q, k, v, is_causal=case.causal, implementation="xla_chunked"
+        )
 
     return apply
 

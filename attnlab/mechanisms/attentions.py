@@ -254,6 +254,9 @@ KINDS |= {
     "torch_sdpa": _others("torch's scaled_dot_product_attention", "exact", "torch", "torch"),
     "flax": _others("flax.linen.dot_product_attention", "exact", "jax"),
     "jax_nn": _others("jax.nn.dot_product_attention", "exact", "jax"),
+    "tokamax_chunked": _others(
+        "tokamax.dot_product_attention(implementation='xla_chunked')", "exact", "jax", "tokamax"
+    ),
     "keras_additive": _others("keras.layers.AdditiveAttention", "additive", "jax", "keras"),
     "keras_dot": _others("keras.layers.Attention", "dot", "jax", "keras"),
     "hf_lsh": _others(

@@ -56,6 +56,7 @@ PEERS = {
         ("torch_sdpa", "exact", "s"),
         ("flax", "exact", "^"),
         ("jax_nn", "exact", "v"),
+        ("tokamax_chunked", "exact", "P"),
         ("keras_additive", "additive", "s"),
         ("keras_dot", "dot", "D"),
         ("hf_lsh", "lsh", "s"),

@@ -345,11 +345,13 @@ def _draw_frontier(rows: Sequence[Row]) -> Figure | None:
                 look["markersize"] = 4 + 3 * lengths.index(point.length) / max(1, len(lengths) - 1)
                 axes.plot([x], [point.mean], **look)
         axes.set_xlabel(name)
+        axes.set_xlim(0, 1.06 * max(of(point) or 0 for point in known))
     panels[0].set_ylabel("bits per byte, test")
     named = ", ".join(thousands(length) for length in lengths)
+    marks = "Small to large mark" if len(lengths) > 1 else "Windows"
     shared = " shared: exact attention whose keys are its queries."
     figure.supxlabel(
-        f"Mean over seeds, 95 % interval. Small to large mark: {named} tokens."
+        f"Mean over seeds, 95 % interval. {marks}: {named} tokens."
         + shared * any(point.model == "shared" for point in known),
         x=0.01, ha="left", fontsize=7.5, color=MUTED,
     )  # fmt: skip
