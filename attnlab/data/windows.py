@@ -53,13 +53,11 @@ class Split:
     """A text in three parts, in the order in which they stand in it.
 
     Attributes:
-      name: words for how it was cut.
       training: part to train on, the first 90 %.
       validation: part to choose a checkpoint on, 5 %.
       test: part to report on, the last 5 %.
     """
 
-    name: str
     training: np.ndarray
     validation: np.ndarray
     test: np.ndarray
@@ -68,8 +66,6 @@ class Split:
 def split_of(data: np.ndarray) -> Split:
     """The split of a text's bytes; of enwik8 the usual one, of 90, 5 and 5 M (Al-Rfou 2019, §4).
 
-    >>> split_of(np.arange(200)).name
-    '90 / 5 / 5 %'
     >>> [part.size for part in (split_of(np.arange(200)).validation, split_of(np.arange(7)).test)]
     [10, 1]
 
@@ -78,7 +74,7 @@ def split_of(data: np.ndarray) -> Split:
     """
     last = -(-data.size // 20)
     first = data.size - 2 * last
-    return Split("90 / 5 / 5 %", data[:first], data[first : first + last], data[first + last :])
+    return Split(data[:first], data[first : first + last], data[first + last :])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -84,7 +84,7 @@ def _characters(split: Split) -> tuple[Characters, Split]:
                 "training part does not have, and so no code for it; give --vocabulary=bytes"
             )
     ids = [np.searchsorted(vocabulary, part) for part in parts.values()]
-    return tokenizer, Split(split.name, *ids)
+    return tokenizer, Split(*ids)
 
 
 def _decode(split: Split) -> dict[str, np.ndarray]:
