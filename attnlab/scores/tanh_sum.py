@@ -204,7 +204,7 @@ def _grads(way: _Way, q, k, w, dlogits):
     q = way.of_position(q)
     k = way.of_position(k)
 
-    def add_over(of_reciprocal, x, y, weights, dtype):
+    def add_over(of_reciprocal, x, y, weights):
         y = y.T
 
         def add_positions(total, x, weights):
@@ -215,7 +215,8 @@ def _grads(way: _Way, q, k, w, dlogits):
                 total += of_reciprocal(r, weights[i, None])
             return total
 
-        return _in_groups(add_positions, jnp.zeros_like(y, dtype), (x, weights)).T
+        zero = jnp.zeros_like(of_reciprocal(y, y))
+        return _in_groups(add_positions, zero, (x, weights)).T
 
     def quarter_slope(r, weight):
         weighted = weight * r
@@ -224,9 +225,8 @@ def _grads(way: _Way, q, k, w, dlogits):
     def quarter_slope_and_half_tanh(r, weight):
         return jax.lax.complex(quarter_slope(r, weight), weight * (0.5 - r))
 
-    complex_dtype = jnp.result_type(q.dtype, jnp.complex64)
-    slopes = add_over(quarter_slope, k, q, dlogits.T, q.dtype)
-    both = add_over(quarter_slope_and_half_tanh, q, k, dlogits, complex_dtype)
+    slopes = add_over(quarter_slope, k, q, dlogits.T)
+    both = add_over(quarter_slope_and_half_tanh, q, k, dlogits)
     return 4 * w[None] * slopes, 4 * w[None] * both.real, 2 * both.imag.sum(0)
 
 
