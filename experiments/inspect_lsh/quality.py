@@ -13,7 +13,6 @@ import jax
 import numpy as np
 
 from attnlab.ops.lsh import (
-    HashQuality,
     LSHOptions,
     hash_buckets,
     hash_quality,
@@ -100,9 +99,8 @@ def measure(
         options=LSHOptions(union=line.merge == "union", window=line.window),
         top_k=top_k,
     )
-    scalars = [name for name in HashQuality._fields if name != "bucket_sizes"]
     means = {name: np.asarray(x).tolist() for name, x in quality.means()._asdict().items()}
-    per_head = {name: np.asarray(getattr(quality, name)).tolist() for name in scalars}
+    per_head = {name: np.asarray(x).tolist() for name, x in quality._asdict().items()}
     return Quality(line, num_hashes, means, per_head, bits)
 
 

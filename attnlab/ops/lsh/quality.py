@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 from typing import NamedTuple
 
 import jax
@@ -70,8 +69,6 @@ class HashQuality(NamedTuple):
       lonely: share of queries that see no key.
       largest_bucket: share of the tokens that are in the largest bucket; mean over rounds.
       used_buckets: number of buckets that hold a token; mean over rounds.
-      bucket_sizes: histogram of bucket sizes, [*B, N, ⌊log₂ L⌋ + 1]: number of buckets that hold
-        2^b … 2^(b+1) − 1 tokens; mean over rounds.
     """
 
     captured_mass: jax.Array
@@ -82,10 +79,9 @@ class HashQuality(NamedTuple):
     lonely: jax.Array
     largest_bucket: jax.Array
     used_buckets: jax.Array
-    bucket_sizes: jax.Array
 
     def means(self) -> HashQuality:
-        """Averaged over examples and heads: scalars, and [bins] `bucket_sizes`."""
+        """Averaged over examples and heads: scalars."""
         leading = tuple(range(self.captured_mass.ndim))
         return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
 
@@ -168,9 +164,6 @@ def hash_quality(
     geometry = dataclasses.replace(geometry, chunk_size=1, look_back=0, look_ahead=0, window=0)
     settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
     figures = _all_rows(settings, min(top_k, length), *prepared, options.scale(width))
-    # Chunks are filled up, but no bucket is larger for that.
-    sizes = figures.bucket_sizes[:, : length.bit_length()]
-    figures = figures._replace(bucket_sizes=sizes)
     figures = jax.tree.map(lambda x: nan_where(broken, x), figures)
     return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
 
@@ -307,8 +300,8 @@ def _same_bucket(slot, first, extent, bucket, own, allowed) -> tuple[jax.Array, 
     return shown, shared
 
 
-def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Largest share, number used and histogram of sizes of [R, L] buckets, mean over rounds."""
+def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array]:
+    """Largest share of the tokens, and number used, of [R, L] buckets; mean over rounds."""
     nobody = jnp.iinfo(jnp.int32).max
     # [R, L]: equal buckets side by side, so a size is the distance from a start to the end.
     ids = jnp.sort(jnp.where(valid[None, :], bucket.astype(jnp.int32), nobody), axis=1)
@@ -317,7 +310,5 @@ def _sizes(bucket, valid) -> tuple[jax.Array, jax.Array, jax.Array]:
     ends = jnp.where(run_ends(starts), index + 1, ids.shape[1])
     size = lax.cummin(ends, axis=1, reverse=True) - index
     size = jnp.where(starts & (ids != nobody), size, 0)
-    bins = jnp.arange(int(math.log2(ids.shape[1])) + 1)
-    histogram = jnp.sum((31 - lax.clz(size))[:, :, None] == bins[None, None, :], axis=1)
     largest = jnp.max(size, axis=1) / jnp.maximum(jnp.sum(valid), 1)
-    return jnp.mean(largest), jnp.mean(jnp.sum(size > 0, axis=1)), jnp.mean(histogram, axis=0)
+    return jnp.mean(largest), jnp.mean(jnp.sum(size > 0, axis=1))
