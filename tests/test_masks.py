@@ -132,6 +132,13 @@ def test_and_takes_boolean_arrays_on_either_side(make):
         np.testing.assert_array_equal(mask.as_array(2, 2)[0], [[True, False], [False, True]])
 
 
+def test_an_array_of_keys_alone_is_asked_as_others_are():
+    mask = masks.Explicit(np.array([False, True, True, False]))
+    i, j = np.arange(3)[:, None], np.arange(4)[None]
+    np.testing.assert_array_equal(mask.visible(i, j), mask.as_array(1, 4)[0])
+    assert tuple(map(int, mask.key_range(jnp.arange(3), 4))) == (1, 3)
+
+
 def test_as_mask():
     causal = masks.Causal()
     assert masks.as_mask(None) is None
@@ -211,6 +218,8 @@ def test_a_query_without_a_row_of_the_whole_mask_sees_nothing(mask):
 
 def test_positions_of_few_bits_do_not_wrap_where_a_mask_is_cut():
     assert int(masks.Causal(jnp.int8(100)).for_queries(100, 2).q_offset) == 200  # an int8 is -56
+    cut = masks.Padding(6, 5).for_queries(np.uint8(3), 4)
+    assert cut.q_lengths == 2  # by the uint8 −3, which is 253, it would be 258
 
 
 def test_positions_may_be_a_list_where_a_mask_is_cut():
@@ -257,7 +266,12 @@ def test_a_cut_mask_looks_where_its_queries_stand():
         def key_range(self, q_positions, num_keys):
             return 0, q_positions[-1] + 1
 
+        @property
+        def hides_future(self):
+            return True
+
     cut = Past().for_queries(5, 4)
+    assert cut.hides_future
     first, stop = cut.key_range(jnp.arange(1, 3), 19)
     assert (int(first), int(stop)) == (0, 5 + 2 + 1)
     seen = cut.visible(np.arange(4)[:, None], np.arange(19)[None])

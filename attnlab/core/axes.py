@@ -47,7 +47,10 @@ def lead_with_ones(x: jax.Array, ndim: int) -> jax.Array:
 
 
 def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "") -> jax.Array:
-    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1], without materializing a broadcast."""
+    """[*B|1, N|1, T|1, S|1] to [B|1, K|1, G|1, T|1, S|1].
+
+    Axes of 1 stay so, but those of *B only if all are 1: merged, they become one axis.
+    """
     array = as_array(name, array)
     fit(
         f"{name}: *B|1 N|1 T|1 S|1",
@@ -66,19 +69,25 @@ def split_heads(array: ArrayLike, layout: HeadLayout, name: str, remedy: str = "
     return array.reshape(-1, *split, rows, columns)
 
 
-def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, tail: int = 0) -> jax.Array:
-    """[*B|1, tail] to [B|1, 1, tail]: one batch axis and an axis of 1 for the key/value heads."""
+def merge_batch(x: ArrayLike, layout: HeadLayout, name: str, rank: int) -> jax.Array:
+    """[*B|1, ...] to [B|1, 1, ...]: one batch axis and an axis of 1 for the key/value heads.
+
+    Args:
+      x: array with leading batch axes.
+      layout: sizes of the attention.
+      name: name of x, for the message.
+      rank: number of the axes behind those of the batch.
+    """
     x = jnp.asarray(x)
-    wanted = layout.batch_shape
-    axes = ["*B|1", *(f"axis_{i + 1}" for i in range(tail))]
-    fit(f"{name}: {' '.join(axes)}", x, B=wanted)
-    rest = x.shape[x.ndim - tail :]
-    batch = x.shape[: x.ndim - tail]
+    axes = ["*B|1", *(f"axis_{i + 1}" for i in range(rank))]
+    fit(f"{name}: {' '.join(axes)}", x, B=layout.batch_shape)
+    batch = x.shape[: x.ndim - rank]
+    rest = x.shape[x.ndim - rank :]
     if all(size == 1 for size in batch):
         return x.reshape(1, 1, *rest)
-    return jnp.broadcast_to(lead_with_ones(x, len(wanted) + tail), (*wanted, *rest)).reshape(
-        -1, 1, *rest
-    )
+    x = lead_with_ones(x, len(layout.batch_shape) + rank)
+    x = jnp.broadcast_to(x, (*layout.batch_shape, *rest))
+    return x.reshape(-1, 1, *rest)
 
 
 def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:

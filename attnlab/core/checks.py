@@ -72,9 +72,13 @@ def as_array(name: str, x: Any) -> jax.Array:
     require_instance(name, x, not isinstance(x, str | None), wanted)
     try:
         made = jnp.asarray(x)
-    except (TypeError, ValueError, OverflowError):
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, OverflowError):
+            wanted += " that JAX's integers hold"
         raise ValueError(f"{name} must be {wanted}; got {_show(x)}") from None
-    if isinstance(x, np.ndarray) and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
+    of_numpy = isinstance(x, np.ndarray | np.generic)
+    if of_numpy and made.dtype.itemsize < x.itemsize and x.dtype.kind in "iu":
+        x = np.asarray(x)
         lost = x[x != x.astype(made.dtype)]
         rule = f"{name} must be integers that {made.dtype} holds"
         require(lost.size == 0, f"{rule}; got {lost[:1]} (number them anew)")
@@ -167,14 +171,18 @@ def require_integers(owner: Any, *names: str) -> None:
     for name in names:
         if _is_left_out(owner, name):
             continue
-        field, got = f"{type(owner).__name__}.{name}", getattr(owner, name)
-        in_numpy = isinstance(got, int | np.ndarray)  # of any size
-        dtype = (np.asarray(got) if in_numpy else as_array(field, got)).dtype
-        remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
+        field = f"{type(owner).__name__}.{name}"
+        got = getattr(owner, name)
+        if isinstance(got, int | np.integer | np.ndarray):  # of any size
+            dtype = np.asarray(got).dtype
+        else:
+            dtype = as_array(field, got).dtype
+        remedy = "cast it"
+        if dtype == jnp.bool_:
+            remedy = "booleans [*B, S], True = a real token, go to masks.from_padding"
         require(
             jnp.issubdtype(dtype, jnp.integer),
-            f"{field} must be integers; got dtype {dtype}"
-            f" ({remedy if dtype == jnp.bool_ else 'cast it'})",
+            f"{field} must be integers; got dtype {dtype} ({remedy})",
         )
 
 

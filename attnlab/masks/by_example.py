@@ -42,7 +42,7 @@ class Padding(OfPositions):
     def for_queries(self, offset, count):
         if self.q_lengths is None:
             return self
-        return Padding(self.kv_lengths, shift(self.q_lengths, -offset))
+        return Padding(self.kv_lengths, shift(self.q_lengths, -as_position(offset)))
 
     def key_range(self, q_positions, num_keys):
         del q_positions
@@ -91,13 +91,19 @@ class Segments(Mask):
 
     def key_range(self, q_positions, num_keys):
         q_ids, kv_ids = self._ids()
+        # [..., bq] to [..., 1]: the least and the largest id of these queries
         ids = jnp.take(q_ids, q_positions, axis=-1, mode="clip")
-        first, last = ids.min(-1, keepdims=True), ids.max(-1, keepdims=True)
-        return hull(((kv_ids >= first) & (kv_ids <= last)).reshape(-1, num_keys).any(0))
+        least = ids.min(-1, keepdims=True)
+        largest = ids.max(-1, keepdims=True)
+        # [..., S] to [S]: the keys of some id between them, in any example
+        may_be_seen = (kv_ids >= least) & (kv_ids <= largest)
+        return hull(may_be_seen.reshape(-1, num_keys).any(0))
 
     def _ids(self) -> tuple[jax.Array, jax.Array]:
         q_ids = as_array("Segments.q_ids", self.q_ids)
-        return q_ids, q_ids if self.kv_ids is None else as_array("Segments.kv_ids", self.kv_ids)
+        if self.kv_ids is None:
+            return q_ids, q_ids
+        return q_ids, as_array("Segments.kv_ids", self.kv_ids)
 
     def _require_lengths(self, num_queries: int, num_keys: int) -> None:
         q_ids, kv_ids = self._ids()

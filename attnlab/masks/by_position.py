@@ -15,6 +15,7 @@ from attnlab.masks.mask import Band, OfPositions
 __all__ = ["Causal", "Chunks", "Window"]
 
 
+# `self: Any` in these two: the fields and `band` are those of the subclasses, unknown to mypy here.
 class _Shifted(OfPositions):
     """A mask with a field `q_offset`, by which its queries are shifted among the keys."""
 
@@ -39,7 +40,7 @@ class _Banded(_Shifted):
 
     @property
     def reach(self: Any):
-        return self.band[:2]
+        return self.band.left, self.band.right
 
 
 @final

@@ -65,9 +65,10 @@ class SegmentIds(NamedTuple):
 class Mask(flax.struct.PyTreeNode, abc.ABC):
     """Who may see whom: a pytree that defines `visible`, whose arrays lead with the batch axes.
 
-    What else a mask answers an engine makes use of, where it does: `key_range`, `reach`,
-    `first_position` and `hides_future` save work or place the queries; `band`, `lengths`,
-    `segment_ids` and `keys` are None but for one, in a mask that is exactly that.
+    Engines ask a mask for more, and do without what it does not answer. `key_range`, `reach`,
+    `first_position` and `hides_future` save work or place the queries. `band`, `lengths`,
+    `segment_ids` and `keys` say the whole mask in another form: a mask answers one of them at most,
+    and only if it shows exactly these pairs; the others are None.
     """
 
     # Ranks of the array fields in one example, where these are not 0: [*B, S] has rank 1.
@@ -156,8 +157,12 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     def _arrays(self) -> dict[str, Any]:
         """The fields that hold arrays, by name."""
-        fields = (f.name for f in dataclasses.fields(self) if f.metadata.get("pytree_node", True))
-        return {name: x for name in fields if (x := getattr(self, name)) is not None}
+        arrays = {}
+        for field in dataclasses.fields(self):
+            x = getattr(self, field.name)
+            if field.metadata.get("pytree_node", True) and x is not None:
+                arrays[field.name] = x
+        return arrays
 
     def _rank(self, name: str) -> int:
         return self.ranks.get(name, 0)
@@ -323,7 +328,9 @@ class Both(Mask):
     @property
     def hides_future(self):
         first, second = self.first.hides_future, self.second.hides_future
-        return first or second or (None if None in (first, second) else False)
+        if first or second:
+            return True
+        return None if first is None or second is None else False
 
     @property
     def first_position(self):
@@ -366,6 +373,10 @@ class _FromQuery(Mask):
         return self.mask.reach
 
     @property
+    def hides_future(self):
+        return self.mask.hides_future
+
+    @property
     def _first(self) -> jax.Array:
         return self.offset.reshape(())
 
@@ -377,7 +388,7 @@ class Explicit(Mask):
     array: ArrayLike
 
     def visible(self, i, j):
-        array = jnp.asarray(self.array)
+        array = self._pairs()
         array = array.reshape(array.shape[-2:])  # of one example and head
         # Zeros of as many axes, so that the result has these too.
         if array.shape[0] == 1:
@@ -387,8 +398,7 @@ class Explicit(Mask):
         return array.at[i, j].get(mode="clip")
 
     def block(self, q_positions, k_positions):
-        array = jnp.asarray(self.array)
-        array = lead_with_ones(array, max(2, array.ndim))
+        array = self._pairs()
         for axis, positions in ((-2, q_positions), (-1, k_positions)):
             if array.shape[axis] != 1:
                 # A slice, not a gather: positions are contiguous.
@@ -402,9 +412,12 @@ class Explicit(Mask):
             "real tokens [*B, S] go through masks.from_padding; of [*B, T, S] take"
             " mask[..., None, :, :], with an axis for the heads"
         )
-        shape, num_heads = jnp.shape(self.array), layout.num_kv_heads * layout.group_size
+        shape = jnp.shape(self.array)
+        num_heads = layout.num_kv_heads * layout.group_size
+        as_many_examples_as_heads = layout.batch_shape == (num_heads,)
+        leads_with_either = len(shape) == 3 and shape[0] == num_heads > 1
         require(
-            len(shape) != 3 or not 1 < shape[0] == num_heads or layout.batch_shape != (num_heads,),
+            not (as_many_examples_as_heads and leads_with_either),
             f"a mask of three axes is [N, T, S]; got {shape} for as many examples as heads, where"
             " it could be [B, T, S] (write mask[None], or mask[:, None] of examples)",
         )
@@ -435,14 +448,14 @@ class Explicit(Mask):
         return array[..., 0, 0, :] if array.ndim >= 3 and array.shape[-3:-1] == (1, 1) else None
 
     def pad(self, block_q, block_k):
-        array = jnp.asarray(self.array)
+        array = self._pairs()
         for axis, block in ((-2, block_q), (-1, block_k)):
             if array.shape[axis] != 1:
                 array = pad_to_multiple(array, axis, block)
         return Explicit(array)
 
     def key_range(self, q_positions, num_keys):
-        array = jnp.asarray(self.array)
+        array = self._pairs()
         if array.shape[-1] == 1:
             return 0, num_keys
         if array.shape[-2] != 1:
@@ -451,6 +464,11 @@ class Explicit(Mask):
             )
         start, stop = hull(array.reshape(-1, array.shape[-1]).any(0))
         return start, jnp.minimum(stop, num_keys)
+
+    def _pairs(self) -> jax.Array:
+        """The array with axes for queries and keys, [..., T|1, S|1], where it was given without."""
+        array = jnp.asarray(self.array)
+        return lead_with_ones(array, max(2, array.ndim))
 
 
 def from_padding(real: ArrayLike) -> Explicit:
@@ -516,21 +534,26 @@ def visible_keys(mask: Mask | ArrayLike | None, num_keys: int) -> jax.Array:
     Raises:
       NotImplementedError: the mask is not made of `Causal`, `Padding` of keys, and `from_padding`.
     """
-    seen, mask = jnp.ones(num_keys, bool), as_mask(mask)
-    for part in () if mask is None else mask.parts():
-        keys, band = part.keys, part.band
+    seen = jnp.ones(num_keys, bool)
+    mask = as_mask(mask)
+    parts = () if mask is None else mask.parts()
+    for part in parts:
+        keys = part.keys
+        band = part.band
         if part.lengths is not None and part.lengths.q_lengths is None:
             lengths = jnp.asarray(part.lengths.kv_lengths)[..., None]
             keys = lead_with_ones(jnp.arange(num_keys), lengths.ndim) < lengths
         if keys is not None:
             seen = _both((seen, keys))
         elif band is None or (band.left, band.right) != (None, 0):
-            got, remedy = type(part).__name__, "it out; Causal, Padding and from_padding do"
+            got = type(part).__name__
+            remedy = "leave it out; Causal, Padding and from_padding do"
             if part.lengths is not None:
-                got, remedy = f"{got}.q_lengths", "q_lengths out"
+                got = f"{got}.q_lengths"
+                remedy = "leave q_lengths out"
             raise NotImplementedError(
                 "this attention hides keys from all queries or from none; got a mask with"
-                f" {got} (leave {remedy})"
+                f" {got} ({remedy})"
             )
     return seen
 

@@ -62,6 +62,7 @@ def prepare(
     layout = HeadLayout.of(q, k)
 
     def heads_first(x: jax.Array, group_size: int) -> jax.Array:
+        """[*B, length, heads, width] to [B, K, group_size, length, width]."""
         length, heads, width = x.shape[-3:]
         x = opaque_gradient(x).reshape(-1, length, heads // group_size, group_size, width)
         return jnp.moveaxis(x, 1, 3)
@@ -184,18 +185,19 @@ def visible_pairs(mask: Mask, i: jax.Array, j: jax.Array) -> jax.Array:
         return jnp.zeros((*lead, *jnp.broadcast_shapes(i.shape, j.shape)[2:]), bool)
     i = jnp.broadcast_to(i, (*lead, *i.shape[2:]))
     j = jnp.broadcast_to(j, (*lead, *j.shape[2:]))
-    over_heads = jax.vmap(of_head, (None, 0, 0, 0))
-    return jax.vmap(over_heads, (0, None, 0, 0))(jnp.arange(lead[0]), jnp.arange(lead[1]), i, j)
+    of_heads = jax.vmap(of_head, (None, 0, 0, 0))
+    of_examples = jax.vmap(of_heads, (0, None, 0, 0))
+    return of_examples(jnp.arange(lead[0]), jnp.arange(lead[1]), i, j)
 
 
 def add_slice(total: Any, part: Any, batch_index: Any, kv_head_index: Any) -> Any:
     """Adds what was computed for one slice of `slice_heads` to the whole: its transpose."""
 
     def add(x, dx):
-        index = tuple(
-            0 if size == 1 else i
-            for size, i in zip(x.shape[:2], (batch_index, kv_head_index), strict=True)
-        )
+        # An axis of 1 is shared by all examples, or by all heads.
+        b = 0 if x.shape[0] == 1 else batch_index
+        h = 0 if x.shape[1] == 1 else kv_head_index
+        index = b, h
         return x.at[index].add(dx)
 
     return jax.tree.map(add, total, part)

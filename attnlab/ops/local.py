@@ -95,7 +95,9 @@ def within(
     q_offset = masks.first_position(mask) if q_offset is None else q_offset
     masks.Window(left, right, q_offset).check()
     band = None if mask is None else mask.band
-    if band is not None and band[:2] == (None, 0) and band.q_offset is q_offset:
+    is_causal = band is not None and band.left is None and band.right == 0
+    # The same object: whether two arrays are equal is not known while tracing.
+    if is_causal and band.q_offset is q_offset:
         return masks.Window(left, 0, q_offset)
     return masks.combine(masks.Window(left, right, q_offset), mask)
 
@@ -182,9 +184,12 @@ def local_attention(
         layout = HeadLayout(tuple(batch_shape), num_heads, 1, num_queries, num_keys)
         keys = jnp.clip(positions, 0, num_keys - 1).reshape(-1, 1, *positions.shape[-2:])
         queries = jnp.arange(num_queries).reshape(1, 1, -1, 1)
-        shown = visible_pairs(mask.in_layout(layout), queries, keys)  # [B, N|1, T, 2D + 1|1]
-        shown = jnp.broadcast_to(shown, (len(keys), shown.shape[1], num_queries, shown.shape[3]))
-        visible &= jnp.moveaxis(shown, 1, 2).reshape(*q.shape[:-2], *shown.shape[1::2])
+        shown = visible_pairs(mask.in_layout(layout), queries, keys)  # [B, N|1, T|1, 2D + 1|1]
+        _, heads, _, places_shown = shown.shape
+        shown = jnp.broadcast_to(shown, (len(keys), heads, num_queries, places_shown))
+        shown = jnp.moveaxis(shown, 1, 2)
+        # [B, T, N|1, 2D + 1|1] to [*B, T, N|1, 2D + 1|1]
+        visible &= shown.reshape(*batch_shape, num_queries, heads, places_shown)
 
     def of_each_query(x):
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
@@ -204,10 +209,11 @@ def local_attention(
         sigma = max(half_width, 1) / 2
         weights *= jnp.exp(-((places - centers) ** 2) / (2 * sigma**2))[..., None, :]
         weights = jnp.where(visible, weights, 0)  # as in `dense.weights`
-    shown = weights
+    undropped = weights
     if dropout_rate > 0.0 and dropout_key is not None:
         keep = jax.random.bernoulli(dropout_key, 1 - dropout_rate, weights.shape)
         weights = jnp.where(keep, weights / (1 - dropout_rate), 0)
+    # [*B, T, N, 2D + 1] to [*B, T, K, G, 2D + 1]
     grouped = weights.reshape(
         *weights.shape[:-2], v.shape[-2], q.shape[-2] // v.shape[-2], weights.shape[-1]
     )
@@ -226,5 +232,5 @@ def local_attention(
     spread = jnp.vectorize(
         lambda row, at: jnp.zeros(num_keys, row.dtype).at[at].set(row, mode="drop"),
         signature="(w),(w)->(s)",
-    )(shown, jnp.broadcast_to(at, shown.shape))
+    )(undropped, jnp.broadcast_to(at, undropped.shape))
     return context, jnp.moveaxis(spread, -2, -3)

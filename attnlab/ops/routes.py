@@ -152,6 +152,7 @@ class Exact:
         if mask is not None:  # so that no huge value there gets into the gradient
             visible = mask.as_array(num_queries, num_keys)
             weights = jnp.where(lead_with_ones(visible, weights.ndim), weights, 0)
+        # [*B, N, T, S] to [B, K, G, T, S], and values [*B, S, K, D] to [B, K, 1, S, D]
         lead = math.prod(batch), v.shape[-2], num_heads // v.shape[-2]
         seeds = None if dropout_key is None else dropout.seeds(dropout_key, *lead)
         context = dense.context(

@@ -91,8 +91,8 @@ def attend(x: Prepared, *, dropout_rate: float = 0.0, precision: Any = None) -> 
     assert split is not None
     num_queries, num_keys = x.q.shape[3], x.k.shape[3]
     devices = split.size(split.length)
-    hides_future = x.mask is not None and x.mask.reach[1] is not None
-    pieces = 2 if hides_future and num_queries == num_keys else 1
+    hides_far_future = x.mask is not None and x.mask.reach[1] is not None
+    pieces = 2 if hides_far_future and num_queries == num_keys else 1
     ring = _Ring(split.length, devices, pieces)
 
     block = engine.default_block(x.mask)
