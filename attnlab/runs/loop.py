@@ -100,7 +100,9 @@ def run(
     missing = _agree(items, to_do)
     say(f"{len(missing)} of {len(items)} {job.unit} to run on {where}")
     say(f"results: {path}")
-    ending, left, lost = _Ending(), 0, 0
+    ending = _Ending()
+    left = 0
+    lost = 0
     try:
         with interruptible():
             try:
@@ -196,12 +198,12 @@ def _remedy(folder: Folder) -> str:
 
 
 def _measure(job: Job[Item, Row], items: Sequence[Item], rows: Rows[Any, Row]) -> None:
-    for i, item in enumerate(items, 1):
+    for i, item in enumerate(items):
         job.before(item)
         processes.barrier()  # some items are for the first alone
-        left = job.seconds_left(items[i - 1 :])
+        left = job.seconds_left(items[i:])
         about = "" if left is None else f", {remaining.said(left)}"
-        say(f"[{i}/{len(items)}] {job.title(item)}{about} … ", end="")
+        say(f"[{i + 1}/{len(items)}] {job.title(item)}{about} … ", end="")
         measured = []
         try:
             for row in job.measure(item):

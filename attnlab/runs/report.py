@@ -73,15 +73,23 @@ def so_far(
     """A run as far as its folder has it; `items` has the keys of each item's rows by its title."""
     every = [key for keys in items.values() for key in keys]
     kept = rows.of(every)
-    missing = [title for title, keys in items.items() if not all(key in rows.kept for key in keys)]
-    lost = {t: rows.lost[key] for t in missing for key in items[t] if key in rows.lost}
+    to_come: list[str] = []
+    lost: dict[str, str] = {}
+    for title, keys in items.items():
+        reasons = [rows.lost[key] for key in keys if key in rows.lost]
+        if all(key in rows.kept for key in keys):
+            continue
+        if reasons:
+            lost[title] = reasons[-1]
+        else:
+            to_come.append(title)
     return SoFar(
-        [entry.row for entry in kept],
-        [title for title in missing if title not in lost],
-        len(every),
-        command(rows.experiment, type(settings), settings.as_json()),
-        [entry.where for entry in kept],
-        lost,
+        rows=[entry.row for entry in kept],
+        to_come=to_come,
+        planned=len(every),
+        command=command(rows.experiment, type(settings), settings.as_json()),
+        wheres=[entry.where for entry in kept],
+        lost=lost,
     )
 
 

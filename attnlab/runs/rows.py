@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from attnlab.runs import processes
 from attnlab.runs.errors import Invalid
@@ -135,9 +135,9 @@ class Rows(Generic[Key, Row]):
         """Adds a row, on disk before it returns; of several processes the first writes it."""
         where = Where(self.environment, self._folder.settings, now(), self._begun)
         derived = {name: getattr(row, name) for name in self._derived if hasattr(row, name)}
-        fields: Any = row
+        fields = dataclasses.asdict(cast(Any, row))
         if processes.is_first():
-            self._folder.append(dataclasses.asdict(fields) | derived | dataclasses.asdict(where))
+            self._folder.append(fields | derived | dataclasses.asdict(where))
         self.kept[self._key(row)] = Kept(row, where)
 
 
@@ -155,5 +155,6 @@ def _read(values: Mapping[str, Any], kinds: Sequence[type]) -> Kept[Any]:
             if field.default is missing and field.default_factory is missing
         }
 
-    kind = next((row for row in kinds if required_fields(row) <= values.keys()), kinds[0])
+    fitting = [kind for kind in kinds if required_fields(kind) <= values.keys()]
+    kind = fitting[0] if fitting else kinds[0]
     return Kept(build(kind, values), build(Where, values))

@@ -58,9 +58,11 @@ def say(run: Run[Any, Any]) -> None:
     Here: by the speed of a few steps of each model; one that diverges in them is named, and the
     others are tried. On targets: at their peak, by what a step computes, moves and sends.
     """
-    settings, lines, total = run.study.settings, [], 0.0
+    settings = run.study.settings
+    lines = []
+    total = 0.0
     notes: dict[str, None] = {}
-    for title, cells in run.left().items():
+    for title, cells in run.missing_cells().items():
         command_line.say(title)
         training = run.study.training(cells[0])
         steps, trials = training.loop.steps, 0
@@ -75,7 +77,8 @@ def say(run: Run[Any, Any]) -> None:
         planned = [title, f"{len(cells)} × {each}{minus}", f"{trials:,}"]
         if settings.target:
             parts = [(training, trials + left)]
-            parts += [(training.before, left_before)] if training.before else []
+            if training.before:
+                parts.append((training.before, left_before))
             for needs in _on_targets(parts, settings):
                 lines.append([*planned, needs.name, *needs.cells()])
                 notes |= dict.fromkeys(f"{title}, {needs.name}: {x}" for x in needs.notes)
@@ -127,7 +130,7 @@ def _steps_a_second(run: Run[Any, Any], cell: Cell, training: Training) -> float
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder) / cell.folder
         try:
-            run.trained(cell, short, place)
+            run.train(cell, short, place)
         except Diverged:
             return None
         return curve(read_metrics(place), "training", "steps_per_second")[1][-1]
@@ -200,7 +203,8 @@ def _add(
         return model_programs.lower_step(*of_step, shapes, parallel, **options)
 
     program = deviceless.compile_for(lower, target, devices)
-    needs.notes += [program.note] * (program.note not in ("", *needs.notes))
+    if program.note and program.note not in needs.notes:
+        needs.notes.append(program.note)
     if lacks := program.lacks(target):
         needs.too_large = deviceless.needs(*lacks)
         return

@@ -58,31 +58,31 @@ class Run(Generic[S, D]):
     def measure(self, cell: Cell) -> Iterator[Row]:
         """Trains a cell to its end, from its last checkpoint if it has one, and evaluates it."""
         place = self.folder.path / cell.folder
-        trials = self._tuned(cell) if self.study.settings.tune else ()
+        trials = self._tune(cell) if self.study.settings.tune else ()
         training = self.study.training(cell)
         if trials:
             rate = tuning.rank(trials)[0].learning_rate
             optimizer = dataclasses.replace(training.optimizer, learning_rate=rate)
             training = dataclasses.replace(training, optimizer=optimizer)
-        trained = self.trained(cell, training, place)
+        trained = self.train(cell, training, place)
         for evaluation in self.study.evaluate(cell, training, trained, place):
             yield Row(
-                cell,
-                evaluation.evaluated,
-                evaluation.scores,
-                trained.num_parameters,
-                trained.step,
-                trained.seconds,
-                trained.validation,
-                evaluation.details,
-                trained.plateau,
-                trials,
+                cell=cell,
+                evaluated=evaluation.evaluated,
+                scores=evaluation.scores,
+                parameters=trained.num_parameters,
+                step=trained.step,
+                seconds=trained.seconds,
+                validation=trained.validation,
+                details=evaluation.details,
+                plateau=trained.plateau,
+                trials=trials,
             )
 
-    def _tuned(self, cell: Cell) -> tuple[tuning.Trial, ...]:
-        """The trials of a model, of its first seed.
+    def _tune(self, cell: Cell) -> tuple[tuning.Trial, ...]:
+        """Makes the trials of a model, with its first seed, as far as they are not made yet.
 
-        What a trial found is kept: all seeds and a resumed run have the same learning rate.
+        What a trial found is kept, so all seeds and a resumed run have the same learning rate.
         """
         if trials := self.kept_trials(cell.title):
             return trials
@@ -102,7 +102,7 @@ class Run(Generic[S, D]):
                 command_line.say(f"trial of learning rate {rate:g}, {steps} steps")
                 short = dataclasses.replace(training, optimizer=optimizer, loop=once)
                 try:
-                    self.trained(first, short, place)
+                    self.train(first, short, place)
                 except Diverged:
                     if processes.is_first():  # else a resumed run would try it again
                         end = {"kind": "validation", "step": steps, headline: math.nan}
@@ -120,18 +120,22 @@ class Run(Generic[S, D]):
         rows = (kept.row for kept in self.rows.kept.values())
         return next((x.trials for x in rows if x.cell.title == title and x.trials), ())
 
-    def left(self) -> dict[str, list[Cell]]:
+    def missing_cells(self) -> dict[str, list[Cell]]:
         """The cells of which a row is missing, by title."""
-        done = self.rows.kept.keys()
-        return group([c for c in self.cells if not done >= {*self.keys(c)}], lambda c: c.title)
+        kept = self.rows.kept
+        missing = [cell for cell in self.cells if any(key not in kept for key in self.keys(cell))]
+        return group(missing, lambda cell: cell.title)
 
-    def trained(self, cell: Cell, training: Training, place: Path) -> Trained:
-        """A cell trained in a folder, whose name says what the flags do not."""
+    def train(self, cell: Cell, training: Training, place: Path) -> Trained:
+        """Trains a cell in the folder `place`, after the training before it, if it has one.
+
+        Its parameters go on from the last checkpoint there. The seconds are of both trainings.
+        """
         task, seconds = training.task, 0.0
         if training.before is not None:
             kept, steps = ", ".join(training.kept), training.before.loop.steps
             command_line.say(f"\nbefore it, {steps:,} steps, whose {kept} it begins with")
-            first = self.trained(cell, training.before, self.folder.path / f"{cell.folder}-before")
+            first = self.train(cell, training.before, self.folder.path / f"{cell.folder}-before")
             begun, seconds = {name: first.params[name] for name in training.kept}, first.seconds
             task = dataclasses.replace(task, start=lambda drawn: {**drawn, **begun})
         whole = identity(self.study, cell) | task.identity
@@ -149,17 +153,19 @@ class Run(Generic[S, D]):
         """The report of the rows so far."""
         items = {str(cell): self.keys(cell) for cell in self.cells}
         for key, kept in self.rows.kept.items():
-            keys = items.get(str(kept.row.cell), [])
-            if kept.row.scores and key not in keys:  # of flags that the run had before
+            keys = items.get(str(kept.row.cell))
+            if keys is None or key in keys:
+                continue
+            if kept.row.scores:  # made before a resumed run was given another value of a free flag
                 keys.append(key)
         return report(self.study, so_far(self.rows, items, self.study.settings), self.folder.path)
 
     def job(self) -> loop.Job[Cell, Row]:
         """What a loop does with the cells."""
         return loop.Job(
-            "trainings",
-            self.measure,
-            self.report,
+            unit="trainings",
+            measure=self.measure,
+            report=self.report,
             line=lambda rows: "; ".join(self.study.line(row) for row in rows if row.scores),
             keys=self.keys,
         )

@@ -18,6 +18,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
+import jax
+
 from attnlab.data.parts import WHOLE, Part
 from attnlab.mechanisms import own
 from attnlab.runs.markdown import markdown_table
@@ -352,6 +354,8 @@ def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
     """
     elsewhere = {*FREE, *study.free, *study.axes.values(), "seeds"}
     flags = {k: x for k, x in study.settings.as_json().items() if k not in elsewhere}
-    sources = own.digests(f"{cell} {flags}")
+    # Each text as it stands: in `repr`, quotes in a name would be escaped, and it would not be found.
+    texts = jax.tree.leaves((dict(cell.axes), flags))
+    sources = own.digests(" ".join(map(str, texts)))
     identity = {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags}
     return identity | {"data": study.data.digest} | ({"own": sources} if sources else {})

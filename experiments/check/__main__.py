@@ -55,16 +55,17 @@ def run(settings: Settings, folder: Folder) -> int:
     rows: Rows[Item, Outcome] = Rows(folder, lambda row: (row.mechanism, row.contract), [Outcome])
     packages = dict.fromkeys(x["package"] for x in PUBLIC) if settings.public else {}
     rows.environment = provenance.describe((*packages,))
-    rows.require_same_own(own.digests(f"{settings}"))
+    mechanisms = list(dict.fromkeys(settings.mechanisms))
+    rows.require_same_own(own.digests(" ".join(mechanisms)))
     model = functools.cache(settings.make_model)
-    models = {name for name in settings.mechanisms if settings.is_model(name)}
+    models = {name for name in mechanisms if settings.is_model(name)}
     if not settings.public:  # whose models are made one after the other
         for name in models:
             model(name)
     measured = {name for name, _ in rows.kept}
     items = [
         (name, contract)
-        for name in settings.mechanisms
+        for name in mechanisms
         if settings.is_here(name) or name in measured
         for contract in (*settings.contracts, COST)
         if contract in (MODEL_CONTRACTS if name in models else {**CONTRACTS, COST: None})
@@ -89,7 +90,7 @@ def run(settings: Settings, folder: Folder) -> int:
             return loop.Report(_public(report, done), said=_answer(report))
         drawn = {
             name: draw_moves(model(name).moves()).figure if name in models else _figure(name)
-            for name in settings.mechanisms
+            for name in mechanisms
         }
         drawn = {name: figure for name, figure in drawn.items() if figure is not None}
         figures = {_file(name): figure for name, figure in drawn.items()}

@@ -40,7 +40,7 @@ def run(settings: Settings, folder: Folder) -> int:
     text = inputs.read(settings.input)
     rows: Rows[Key, Row] = Rows(folder, _key, [Quality, Beside])
     rows.environment = environment.describe(text)
-    rows.require_same_own(own.digests(f"{settings}"))
+    rows.require_same_own(own.digests(" ".join(settings.beside)))
     items: list[Item] = [*settings.lines(), *dict.fromkeys(settings.beside)]
     keys = [key for item in items for key in _keys(item, settings)]
     if len(rows.of(keys)) < len(keys):
@@ -92,16 +92,21 @@ def run(settings: Settings, folder: Folder) -> int:
 
 
 def _key(row: Row) -> Key:
-    return (row.line, row.num_hashes) if isinstance(row, Quality) else row.mechanism
+    if isinstance(row, Beside):
+        return row.mechanism
+    return row.line, row.num_hashes
 
 
 def _keys(item: Item, settings: Settings) -> list[Key]:
-    rounds = settings.numbers_of_rounds()
-    return [item] if isinstance(item, str) else [(item, n) for n in rounds]
+    if isinstance(item, str):
+        return [item]
+    return [(item, n) for n in settings.numbers_of_rounds()]
 
 
 def _title(item: Item) -> str:
-    return item if isinstance(item, str) else item.title()
+    if isinstance(item, str):
+        return item
+    return item.title()
 
 
 if __name__ == "__main__":

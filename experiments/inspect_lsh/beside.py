@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab import masks
-from attnlab.mechanisms.attentions import Surroundings, kind_of, parse
+from attnlab.mechanisms.attentions import Surroundings, in_models, kind_of, parse
 from attnlab.ops.routes import Function
 from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot
@@ -38,14 +38,17 @@ def parts_of(name: str) -> dict[str, Any]:
     """The route, and the score if it has one, of an attention that needs no training.
 
     Raises:
-      Invalid: it is none, or has parameters; one line.
+      Invalid: it is none, or has parameters; one line that begins with the flag.
     """
-    attention, *more = parse(name)
+    try:
+        attention, *more = parse(name, in_models())
+    except Invalid as error:
+        raise Invalid(f"--beside={name}: {error}") from None
     kind = kind_of(attention.kind)
     is_module = kind.own is not None and kind.own.kind == "module"
     parts = {} if is_module else kind.parts(attention, Surroundings(causal=True, length=1))
     unfit = isinstance(parts.get("score"), nn.Module) or parts.get("position_bias") is not None
-    if more or is_module or unfit or not kind.in_models or parts["route"].hash_keywords:
+    if more or is_module or unfit or parts["route"].hash_keywords:
         raise Invalid(
             f"--beside={name}: must see its pairs without parameters of its own or a hash, such as"
             " window-128, or a mask, a score, a route or a function of yours"
@@ -63,29 +66,40 @@ def measure(name: str, qk: jax.Array, v: jax.Array, *, top_k: int, bits: float |
 
 
 def _of_layer(parts: dict[str, Any], qk: jax.Array, v: jax.Array, top_k: int) -> jax.Array:
-    """[measures, N] of a layer, qk and v [L, N, H]. No query sees itself, as in `hash_quality`."""
-    route, length = parts["route"], len(qk)
-    keys = qk / jnp.linalg.norm(qk, axis=-1, keepdims=True)
-    k = qk if route.shares_qk else keys
+    """`MEASURES` of a layer, [4, N], of qk and v [L, N, H].
+
+    No query sees itself, as in `hash_quality`; one that sees no other key has its own value.
+    """
+    route = parts["route"]
+    length = len(qk)
+    unit_keys = qk / jnp.linalg.norm(qk, axis=-1, keepdims=True)
+    k = qk if route.shares_qk else unit_keys
     score = parts.get("score", Dot() if isinstance(route, Function) else Dot(1.0))
     weights = route.weights(score, qk[None], k[None], mask=masks.Causal())[0]
-    allowed = jnp.tri(length, k=-1, dtype=bool)[None]
-    seen = allowed & (weights != 0)  # [N, L, L]
+    allowed = jnp.tri(length, k=-1, dtype=bool)[None]  # [1, L, L]
+    logits = jnp.where(allowed, jnp.einsum("tnh,snh->nts", qk, unit_keys), -jnp.inf)
 
-    logits = jnp.where(allowed, jnp.einsum("tnh,snh->nts", qk, keys), -jnp.inf)[:, 1:]
-    seen = seen[:, 1:]  # the first query sees nothing
-    full = jax.nn.softmax(logits)
-    near = jnp.where(seen, full, 0)
-    mass = near.sum(-1)  # [N, L - 1]
-    contexts = [jnp.einsum("nts,snh->nth", x, v) for x in (full, near)]
-    alone = mass == 0
-    context = jnp.where(
-        alone[..., None], v[1:].swapaxes(0, 1), contexts[1] / jnp.where(alone, 1, mass)[..., None]
-    )
-    distances = [jnp.linalg.norm(x, axis=(1, 2)) for x in (context - contexts[0], contexts[0])]
+    # The first query may see nothing, so from here on there are L − 1: [N, L - 1, L].
+    seen = (allowed & (weights != 0))[:, 1:]
+    logits = logits[:, 1:]
+    full_weights = jax.nn.softmax(logits)
+    seen_weights = jnp.where(seen, full_weights, 0)
+    mass = seen_weights.sum(-1)  # [N, L - 1]
+
+    # [N, L - 1, H]
+    full_context = jnp.einsum("nts,snh->nth", full_weights, v)
+    seen_sum = jnp.einsum("nts,snh->nth", seen_weights, v)
+    own_values = v[1:].swapaxes(0, 1)
+    alone = (mass == 0)[..., None]
+    context = jnp.where(alone, own_values, seen_sum / jnp.where(alone, 1, mass[..., None]))
+    distance = jnp.linalg.norm(context - full_context, axis=(1, 2))
+    error = distance / jnp.linalg.norm(full_context, axis=(1, 2))  # [N]
+
+    # [N, L - 1, k]: early queries have fewer than k keys.
     best, places = jax.lax.top_k(logits, min(top_k, length))
     counted = best > -jnp.inf
     recalled = counted & jnp.take_along_axis(seen, places, -1)
-    recall = recalled.sum(-1) / counted.sum(-1)
-    pairs = seen.sum((1, 2)) / allowed.sum()
-    return jnp.stack([mass.mean(-1), recall.mean(-1), distances[0] / distances[1], pairs])
+    recall = recalled.sum(-1) / counted.sum(-1)  # [N, L - 1]
+
+    pairs = seen.sum((1, 2)) / allowed.sum()  # [N]
+    return jnp.stack([mass.mean(-1), recall.mean(-1), error, pairs])

@@ -7,11 +7,13 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator, PercentFormatter
 
+from attnlab.mechanisms import own
+from attnlab.mechanisms.attentions import parse
 from attnlab.runs import figure_files, palette
 from attnlab.runs.palette import MUTED, SERIES
 from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.quality import Line, Quality, by_line
-from experiments.inspect_lsh.report import Rows, of_beside, of_quality
+from experiments.inspect_lsh.report import MeasuredRows, of_beside, of_quality
 from experiments.inspect_lsh.settings import Settings
 
 _TITLES = {
@@ -23,7 +25,7 @@ _TITLES = {
 }
 
 
-def draw(rows: Rows, settings: Settings) -> dict[str, Figure | None]:
+def draw(rows: MeasuredRows, settings: Settings) -> dict[str, Figure | None]:
     """The figures "quality" and "pairs", those that have rows."""
     quality, beside = of_quality(rows), of_beside(rows)
     with figure_files.style():
@@ -118,8 +120,9 @@ def _pairs(rows: Sequence[Quality], beside: Sequence[Beside], settings: Settings
         axes.vlines(xs, [*map(min, heads)], [*map(max, heads)], color=color, linewidth=0.9)
         label = name.rpartition("/")[2]
         axes.plot(xs, means, color=color, marker=marker, linewidth=1.4, label=label)
-        if name != "LSH" and (size := label.partition("-")[2]):  # of one color are several sizes
-            _note(axes, size, (xs[0], means[0]), (4, 4))
+        size = _size_of(name)
+        if size is not None:  # windows of several sizes have one color
+            _note(axes, f"{size}", (xs[0], means[0]), (4, 4))
     for row in of_base:
         at = row.means[measures[0]], row.means[measures[1]]
         _note(axes, f"{row.num_hashes}", at, (3, -10))
@@ -143,6 +146,13 @@ def _note(axes: Any, text: str, at: tuple[float, float], offset: tuple[float, fl
         text, at, xytext=offset, textcoords="offset points", fontsize=8, color=MUTED,
         annotation_clip=False,
     )  # fmt: skip
+
+
+def _size_of(name: str) -> int | None:
+    """The number in the name of an attention; None = it has none, as a user's own."""
+    if name == "LSH" or own.is_own(name):
+        return None
+    return parse(name)[0].number
 
 
 def _label(line: Line, name: str, is_base: bool) -> str:

@@ -7,7 +7,6 @@ rounds.
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import jax
 import numpy as np
@@ -52,13 +51,13 @@ class Quality:
       line: line that was measured.
       num_hashes: number of hash rounds.
       means: fields of `HashQuality`, averaged over layers and heads.
-      per_head: scalar fields of `HashQuality`, [layers][heads].
+      per_head: the same fields, [layers][heads].
       bits: loss of the model at the end of training, in bits per byte; None = untrained.
     """
 
     line: Line
     num_hashes: int
-    means: dict[str, Any]
+    means: dict[str, float]
     per_head: dict[str, list[list[float]]]
     bits: float | None = None
 

@@ -17,7 +17,7 @@ MEASURES = {  # field -> its column, and what it is
     "lonely": ("lonely", "share of the queries that see no key"),
     "largest_bucket": ("largest bucket", "share of all tokens that are in it"),
 }
-Rows = Sequence[Quality | Beside]
+MeasuredRows = Sequence[Quality | Beside]
 
 
 def markdown(done: SoFar[Quality | Beside], settings: Settings) -> str:
@@ -35,17 +35,17 @@ def markdown(done: SoFar[Quality | Beside], settings: Settings) -> str:
     )
 
 
-def of_quality(rows: Rows) -> list[Quality]:
+def of_quality(rows: MeasuredRows) -> list[Quality]:
     """The rows of LSH attention."""
     return [row for row in rows if isinstance(row, Quality)]
 
 
-def of_beside(rows: Rows) -> list[Beside]:
+def of_beside(rows: MeasuredRows) -> list[Beside]:
     """The rows of other attention."""
     return [row for row in rows if isinstance(row, Beside)]
 
 
-def answer(rows: Rows, settings: Settings) -> str:
+def answer(rows: MeasuredRows, settings: Settings) -> str:
     """The rounds that the base needs; "" = nothing of it is known yet."""
     quality = of_quality(rows)
     if not quality:
@@ -68,10 +68,12 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
     yield "![mass, recall and error over rounds](quality.svg)"
     cells = []
     for line, some in lines.items():
-        found, last = rounds_needed(some, target), some[-1]
-        row = found or last
-        means, worst = row.means, min(map(min, row.per_head["captured_mass"]))
-        rounds = str(found.num_hashes) if found else f"> {last.num_hashes}"
+        found = rounds_needed(some, target)
+        most_rounds = some[-1]
+        row = found or most_rounds
+        means = row.means
+        worst = min(map(min, row.per_head["captured_mass"]))
+        rounds = str(found.num_hashes) if found else f"> {most_rounds.num_hashes}"
         shares = [f"{means['captured_mass']:.1%}", f"{worst:.1%}"]
         compared = str(row.keys_compared)
         cells.append([line.title(), rounds, compared, *shares, f"{means['relative_error']:.3f}"])
@@ -116,6 +118,6 @@ def _tabulate_beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iter
     )
 
 
-def line_of_rows(rows: Sequence[Quality | Beside]) -> str:
+def line_of_rows(rows: MeasuredRows) -> str:
     """The new rows of a line, for the terminal."""
     return "mass " + ", ".join(f"{row.means['captured_mass']:.3f}" for row in rows)

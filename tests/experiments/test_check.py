@@ -37,7 +37,7 @@ def run(tmp_path, *words, contracts="causal,second_derivative"):
 def test_status_and_report_of_what_is_broken(tmp_path, capsys, monkeypatch):
     mine = tmp_path / "mine.py"
     mine.write_text(FILE)
-    assert run(tmp_path, f"{mine}:ahead", "exact:dense") == 1
+    assert run(tmp_path, f"{mine}:ahead", "exact:dense", "exact:dense") == 1
     (folder,) = (tmp_path / "results").glob("check-*")
     report = (folder / "report.md").read_text()
     assert re.search(r"ahead keeps 1 of 2 contracts, breaks causal; .* keeps 2 of 2", report)

@@ -15,11 +15,12 @@ import jax
 import numpy as np
 import pytest
 
+from attnlab.mechanisms import own
 from attnlab.runs import figure_files, remaining
 from attnlab.runs.flags import flag
 from attnlab.studies import run as runs
 from attnlab.studies.command import main
-from attnlab.studies.study import Cell, Evaluation, Row, Study, Training
+from attnlab.studies.study import Cell, Evaluation, Row, Study, Training, identity
 from attnlab.training.curve import read_metrics
 from attnlab.training.flags import TrainFlags
 from attnlab.training.loop import Task
@@ -267,6 +268,13 @@ def test_other_data_and_other_flags_are_refused(run, tmp_path):
 
 def row(width, seed, accuracy, **axes):
     return Row(Cell({**axes, "width": width}, seed), "", {"accuracy": accuracy}, 9, 1, 60.0)
+
+
+def test_a_users_attention_is_found_whatever_quotes_its_name_has(monkeypatch):
+    name = """mine.py:Near(a='x', b="y")"""
+    monkeypatch.setattr(own, "_loaded", {name: types.SimpleNamespace(digest="of the file")})
+    toy = Toy(Flags(), Words("", ""))
+    assert identity(toy, Cell({"width": name}, 0))["own"] == {name: "of the file"}
 
 
 def test_the_answer_has_three_numbers_at_most():

@@ -51,7 +51,7 @@ _WEIGHTS_AT_ONCE = 2**20  # of one block of queries: it stays in the cache of a 
 
 
 class HashQuality(NamedTuple):
-    """Figures of every example and head, [*B, N] float32 unless said otherwise.
+    """Figures of every example and head, each [*B, N] in at least float32.
 
     Below, a pair (i, j) is *allowed* where full attention has it, *visible* where some round shows
     it. Means over queries are over those with an allowed key.
@@ -82,8 +82,7 @@ class HashQuality(NamedTuple):
 
     def means(self) -> HashQuality:
         """Averaged over examples and heads: scalars."""
-        leading = tuple(range(self.captured_mass.ndim))
-        return jax.tree.map(lambda x: jnp.mean(x, axis=leading), self)
+        return jax.tree.map(jnp.mean, self)
 
 
 @on_explicit_axes(as_examples("qk"), of="qk")
@@ -165,7 +164,7 @@ def hash_quality(
     settings = CallSettings(geometry, options.key_norm, 0.0, None, precision)
     figures = _all_rows(settings, min(top_k, length), *prepared, options.scale(width))
     figures = jax.tree.map(lambda x: nan_where(broken, x), figures)
-    return jax.tree.map(lambda x: x.reshape(*batch_shape, heads, *x.shape[1:]), figures)
+    return jax.tree.map(lambda x: x.reshape(*batch_shape, heads), figures)  # from [B·N]
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -197,7 +196,7 @@ def _all_rows(
     asks: jax.Array,
     scale: jax.Array,
 ) -> HashQuality:
-    """The figures of all rows, [B·N, ...]."""
+    """The figures of all rows, each [B·N]."""
     assert given.valid is not None and given.segments is not None
     geometry, qk, valid, segments = settings.geometry, given.qk, given.valid, given.segments
     batch, length, heads, _ = qk.shape

@@ -13,7 +13,7 @@ from attnlab.ops.lsh import LSHOptions, hash_quality
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from experiments.inspect_lsh import __main__ as inspect_lsh
-from experiments.inspect_lsh import beside, report
+from experiments.inspect_lsh import beside, figures, report
 from experiments.inspect_lsh import model as byte_model
 from experiments.inspect_lsh.beside import Beside
 from experiments.inspect_lsh.quality import Line, Quality, measure, rounds_needed
@@ -204,6 +204,17 @@ def test_the_fewest_rounds_that_are_enough():
     found = rounds_needed(rows, 0.9)
     assert found is not None and found.num_hashes == 4
     assert rounds_needed(rows, 0.96) is None
+
+
+def test_a_mark_has_the_number_of_a_window_and_no_part_of_a_files_name():
+    others = [Beside(name, row().means, row().per_head) for name in ("my-file.py:Near", "window-3")]
+    pairs = figures.draw([row(), *others], SMALL)["pairs"]
+    assert [text.get_text() for text in pairs.axes[0].texts] == ["3", "1"]
+
+
+def test_a_name_that_is_none_is_refused_by_its_flag():
+    with pytest.raises(Invalid, match="^--beside=flax: no attention 'flax'; valid: exact, dot"):
+        Settings(beside=("flax",))
 
 
 TO_BE = np.frombuffer(b"to be or not to be. " * 30, np.uint8)
