@@ -177,10 +177,12 @@ class Progress:
         self._shown = shown
         self._began = time.perf_counter() - meter.seconds
         self._last = (start, meter.seconds)  # from where steps are timed
+        # The step that compiles, and that of the last row.
         self._first, self._row = start + 1, start - meter.steps
+        # Seconds: of the first step, at the last line for the terminal, and within `beside`.
         self._compiling = self._said = self._beside = 0.0
         self._warm = self._last  # from where the time that is left is estimated
-        self._rate: tuple[int, float] | None = None
+        self._rate: tuple[int, float] | None = None  # steps, and the seconds that they took
 
     def seconds(self) -> float:
         """Seconds since the beginning, over all runs."""

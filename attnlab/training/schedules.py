@@ -15,7 +15,7 @@ __all__ = ["constant", "cosine", "fitted_warmup", "linear", "rsqrt"]
 
 
 def fitted_warmup(warmup_steps: int, total_steps: int, least: int = 1) -> int:
-    """The warm-up of a recipe that is trained for fewer steps: half of them at most.
+    """The warm-up of a recipe that is trained for fewer steps: half of them at most, or `least`.
 
     >>> fitted_warmup(100, 1000), fitted_warmup(100, 7), fitted_warmup(100, 1)
     (100, 3, 1)

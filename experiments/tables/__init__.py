@@ -15,7 +15,7 @@ A run that was cut short goes on with `--resume`, in the middle of a training to
 in `runs` already is not made again. In a job array of SLURM each job does its part of the cells, as
 with --part=I/N. With --claims nothing is run: what the papers are cited for,
 `published/claims.toml`, is judged by the rows that are kept. Numbers that need no training, such as
-those of parameters, are counted by tests/papers, and their page is `results/tables/report.md`.
+those of parameters, are counted by tests/papers: `experiments/results/tables/report.md`.
 """
 
 SHARED_BY = "jobs"

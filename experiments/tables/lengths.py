@@ -18,8 +18,8 @@ from experiments.tables.verdicts import Gap
 ENOUGH = 50  # sentences: BLEU of fewer is too uncertain to be judged
 
 
-def _flat(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """The numbers of all groups, as "2 score" of the third."""
+def _flatten(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The numbers of all groups by name: "2 score" is the score of the third."""
     return {
         f"{i} {name}": x
         for i, bucket in enumerate(buckets)
@@ -29,7 +29,7 @@ def _flat(buckets: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _buckets(values: Values) -> list[Bucket]:
-    """The inverse of `_flat`."""
+    """The inverse of `_flatten`."""
     found: dict[str, dict[str, Any]] = {}
     for key, x in values.items():
         i, name = key.split()
@@ -55,7 +55,7 @@ class LengthTable(TrainedTable):
     caption = "means over the seeds, of the scores and of the ends of their bars"
 
     def values(self, line: Mapping[str, Any]) -> Values:
-        return _flat(line["details"]["buckets"])
+        return _flatten(line["details"]["buckets"])
 
     def format_row(self, values: Sequence[Values]) -> str:
         ends = [_ends(_buckets(one)) for one in values]

@@ -181,7 +181,7 @@ def _make_section(
             verdict=verdict.get(row, verdicts.NOT_RUN),
             scale=context.scale,
             seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
-            revision=some[0].where.environment["revision"] or "" if some else "",
+            revision=some[0].where.environment["revision"] if some else "",
             command=" && ".join(
                 shlex.join(["launch/local", *words])
                 for words in table.commands(row, context_of[row])
@@ -197,14 +197,14 @@ def _make_section(
 
 def numbers(scores: Sequence[float], gap: Gap | None) -> dict[str, Any]:
     """The columns of results.csv that are numbers of a row and of its gap."""
-    ends = gap is not None and math.isfinite(gap.half_width)
+    has_interval = gap is not None and math.isfinite(gap.half_width)  # not of a single seed
     return {
         "mean": statistics.fmean(scores) if scores else None,
         "sd": statistics.stdev(scores) if len(scores) > 1 else None,
         "paper_gap": gap and gap.paper,
         "gap": gap and gap.ours,
-        "low": gap.ours - gap.half_width if gap and ends else None,
-        "high": gap.ours + gap.half_width if gap and ends else None,
+        "low": gap.ours - gap.half_width if gap and has_interval else None,
+        "high": gap.ours + gap.half_width if gap and has_interval else None,
     }
 
 

@@ -24,7 +24,7 @@ class Cell:
 
     Attributes:
       table: name of the table here.
-      row: name of the row in the published table.
+      row: name of the row, that of the published table if it has the row.
     """
 
     table: str

@@ -47,7 +47,10 @@ class Training:
     evaluated: str | None = None
 
     def lines(self, found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-        """The lines of a run's results.jsonl that are the row's; without scores they are looks."""
+        """The lines of a run's results.jsonl that are the row's.
+
+        A line without scores is left out: it has the alignments that are drawn.
+        """
         return [
             line
             for line in found
@@ -203,10 +206,10 @@ class ScoreTable(TrainedTable):
 
     def columns(self, paper: Mapping[str, str], found: Found) -> dict[str, dict[str, str]]:
         """The gaps that are judged, and our other scores."""
-        form, gaps = FORMS[self.score], self.gaps(paper, found)
+        gaps = self.gaps(paper, found)
         printed = {gap.row: gap.paper for gap in gaps if not isinstance(gap.paper, str)}
         columns = {
-            "paper's gap": {row: f"{gap:+{form}}" for row, gap in printed.items()},
+            "paper's gap": {row: f"{gap:+{FORMS[self.score]}}" for row, gap in printed.items()},
             "our gap": self.our_gaps(found),
         }
         for name, form in FORMS.items():
@@ -277,8 +280,8 @@ def _require_revision(
     Raises:
       Stopped: seeds that are done are of another revision, or of several.
     """
-    revisions = {scores[seed][1]["revision"] for seed in seeds if seed in scores}
-    to_come = set() if scores.keys() >= set(seeds) else {provenance.revision()}
+    revisions = {scores[seed][1]["revision"] or "unknown" for seed in seeds if seed in scores}
+    to_come = set() if scores.keys() >= set(seeds) else {provenance.revision() or "unknown"}
     if len(revisions | to_come) > 1:
         raise Stopped(
             f"{place} has seeds of revision {', '.join(sorted(revisions))}, and a row is of one: "

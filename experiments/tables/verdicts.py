@@ -1,7 +1,7 @@
-"""The rules of the verdicts, older than the rows.
+"""The rules of the verdicts, which are older than the rows that they judge.
 
-All but `collapsed`, what claims say of ties, which of one kind is shown, and that seeds which all
-have one score say nothing.
+Four came later: `collapsed`, the ties of claims, which verdict of one kind is shown, and that seeds
+which all have one score say nothing.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,

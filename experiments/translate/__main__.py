@@ -199,7 +199,11 @@ class Translate(Study[Settings, Corpus]):
 def task(
     variant: Variant, seed: int, settings: Settings, corpus: Corpus, part: Part = WHOLE
 ) -> Task[Seq2Seq]:
-    """The training of one model: model, loss and data."""
+    """The training of one model: model, loss and data.
+
+    Raises:
+      Invalid: the validation split has fewer batches than --gradient_batches asks for.
+    """
     recipe, corpus = settings.recipe(variant), corpus.of_seed(seed)
     joint = recipe.joint_vocabulary
     tokenizers = corpus.tokenizers(joint)

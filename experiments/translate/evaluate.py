@@ -1,4 +1,4 @@
-"""A trained model on the test split: its translations, and where it looks."""
+"""A trained model on a split: its translations, and on the test split where it looks."""
 
 import functools
 import itertools
@@ -21,6 +21,8 @@ from attnlab.training.evaluation_figures import Alignment
 from experiments.translate.corpus import Corpus, Tokenizers
 
 BATCH_SIZE = 50
+Batch = dict[str, np.ndarray]  # "source" and "target", ids [B, S] and [B, T]
+T = TypeVar("T")
 
 
 def translate(
@@ -44,11 +46,11 @@ def translate(
             beam_search, beam_size=beam_size, length_penalty=length_penalty, max_length=max_length
         )
 
-    def translate(_: np.ndarray, batch: Batch) -> list[str]:
+    def translate_batch(_: np.ndarray, batch: Batch) -> list[str]:
         tokens = np.asarray(search(model, variables, batch["source"]).tokens)
         return [tokenizers.target.decode(row.tolist()) for row in tokens]
 
-    return _of_each(corpus, tokenizers, translate, split)
+    return _of_each(corpus, tokenizers, translate_batch, split)
 
 
 @functools.partial(jax.jit, static_argnums=0)
@@ -62,7 +64,7 @@ def attention_weights(
     weights mean nothing then.
     """
     late = int(model.weights_follow_input)
-    tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))
+    tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))  # [B, T + late]
     memory = model.apply(variables, source, method="encode")
     outputs: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
     return outputs[1][:, late:]
@@ -107,10 +109,10 @@ def date_alignment_error(
         found = []
         for row, index in enumerate(indices):
             origins = test.alignment(int(index))
-            tokens = len(test[int(index)]["source"])
+            tokens = len(test[int(index)]["source"])  # a token is a character
             targets = [t for t, some in enumerate(origins) if some]
             links = strongest_links(weights[row, : len(origins), :tokens], targets=targets)
-            found.append(sorted((int(t), int(s)) for t, s in links))
+            found.append(sorted((int(t), int(s)) for t, s in links))  # JSON has no sets
         return found
 
     found = [{(t, s) for t, s in one} for one in _of_each(corpus, tokenizers, link)]
@@ -133,19 +135,17 @@ def attention_entropy(
         return None
 
     def entropies(_: np.ndarray, batch: Batch) -> list[tuple[float, int]]:
+        """Of each row the sum of the entropies of its tokens, and how many they are."""
         weights = np.asarray(attention_weights(model, variables, batch["source"], batch["target"]))
-        sums = weights.sum(-1, keepdims=True)
+        sums = weights.sum(-1, keepdims=True)  # [B, T, S] -> [B, T, 1]
         looks = (batch["target"] != tok.PAD) & (batch["target"] != tok.EOS) & (sums[..., 0] != 0)
+        # looks [B, T] leaves out what does not count; shares [B, T, S] sum to 1 or are 0.
         shares = np.where(looks[..., None], weights / np.where(sums != 0, sums, 1), 0)
         of_rows = -np.sum(shares * np.log(np.where(shares > 0, shares, 1)), axis=(1, 2))
         return list(zip(of_rows.tolist(), looks.sum(1).tolist(), strict=True))
 
     totals, tokens = zip(*_of_each(corpus, tokenizers, entropies), strict=True)
     return sum(totals) / sum(tokens)
-
-
-Batch = dict[str, np.ndarray]
-T = TypeVar("T")
 
 
 def _of_each(

@@ -95,7 +95,7 @@ def _transformer(num_layers: int, width: int, hidden: int, dropout: float) -> di
 
 
 def _dates() -> dict[str, Recipe]:
-    """Dates, read as characters: a minute per model on two CPU cores.
+    """Dates, read as characters: one to three minutes per model on two CPU cores.
 
     Expected: RNNsearch ≥ 98 % exact match on dates it has not seen, RNNencdec less.
     """

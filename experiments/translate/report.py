@@ -1,4 +1,4 @@
-"""Figures of `translate`: scores by length, where each model looks, the gradient's variance."""
+"""What the report of `translate` has beside the scores: further columns, and figures."""
 
 import dataclasses
 import re
@@ -32,7 +32,6 @@ def columns(rows: Sequence[Row]) -> dict[str, str]:
 
 def sections(rows: Sequence[Row]) -> Iterator[str]:
     """The signature of BLEU, and the figures."""
-    cells = _first_cells(rows)
     measure = _measure(rows)
     if signatures := {row.details["bleu"]["signature"] for row in rows if "bleu" in row.details}:
         yield f"BLEU is sacrebleu's: {', '.join(f'`{name}`' for name in sorted(signatures))}."
@@ -42,7 +41,7 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
     )
     if any("variance of the gradient" in row.scores for row in rows):
         yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
-    attend = [cell for cell in cells if cell["model"] != "rnn_encdec"]
+    attend = [cell for cell in _first_cells(rows) if cell["model"] != "rnn_encdec"]
     for model, some in _several(attend).items():
         titles = "; ".join(cell.title for cell in some)
         yield f"![Where {titles} look, each pair side by side](alignments_{model}.svg)"
@@ -67,10 +66,11 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     }
     if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
         made[_VARIANCE] = _variance_figure(lines)
+    first_cells = _first_cells(rows)
     drawn = {
         row.cell: [_alignment(one) for one in row.details["alignments"]]
         for row in rows
-        if row.cell in _first_cells(rows) and row.details.get("alignments")
+        if row.cell in first_cells and row.details.get("alignments")
     }
     for model, some in _several(list(drawn)).items():
         parts = [cell.title.split(", ") for cell in some]
@@ -89,7 +89,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _first_tests(rows: Sequence[Row]) -> dict[str, Row]:
-    """The test of each model's first seed, and search."""
+    """The first seed's test of each model by each search, by the title of the two."""
     return {title: some[0] for title, some in by_title([x for x in rows if x.scores]).items()}
 
 

@@ -160,7 +160,7 @@ class Settings(TrainFlags):
 
     @classmethod
     def implied(cls, named: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The preset's values; data are not dates, and have the preset cpu if none is named."""
+        """The preset's values; where data are named and no preset is, those of the preset cpu."""
         of_data = named.get("data_files") or named.get("tfds_name")
         preset = {"preset": "cpu"} if of_data and "preset" not in named else {}
         return {**preset, **super().implied({**preset, **named})}
@@ -227,7 +227,7 @@ class Settings(TrainFlags):
         optimizer = dataclasses.replace(
             recipe.optimizer, **_drop_none({"learning_rate": self.learning_rate})
         )
-        if self.steps is not None:
+        if self.steps is not None and optimizer.warmup_steps > 0:
             warmup_steps = fitted_warmup(optimizer.warmup_steps, self.steps)
             optimizer = dataclasses.replace(optimizer, warmup_steps=warmup_steps)
         sizes = {**recipe.sizes, **_drop_none({"dropout_rate": self.dropout_rate})}

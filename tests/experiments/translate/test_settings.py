@@ -62,16 +62,16 @@ def test_flags_change_the_recipe_of_every_model():
     for name in MODELS:
         recipe, old = changed.recipe(Variant(name)), before.recipe(Variant(name))
         assert (recipe.steps, recipe.batch_size, recipe.sizes["dropout_rate"]) == (8, 6, 0.25)
-        assert recipe.optimizer == dataclasses.replace(
-            old.optimizer, learning_rate=0.5, warmup_steps=4
-        )
+        optimizer = dataclasses.replace(old.optimizer, learning_rate=0.5, warmup_steps=4)
+        assert recipe.optimizer == optimizer
         recipe.optimizer.build(8)  # a short training warms up in half of its steps
         assert old == RECIPES["dates"][name]
     averaged = Settings(average=3).loop_of(Variant("luong"), seed=0)
     assert (averaged.average, averaged.steps) == (3, before.recipe(Variant("luong")).steps)
     sizes = Settings(preset="cpu", data_files=FILES, vocab_size=99)
     assert sizes.vocab_size_of(joint=True) == sizes.vocab_size_of(joint=False) == 99
-    sizes = Settings(preset="paper", data_files=FILES)
+    sizes = Settings(preset="paper", data_files=FILES, steps=8)
+    assert sizes.recipe(Variant("luong")).optimizer.warmup_steps == 0  # it has none
     assert (sizes.vocab_size_of(joint=False), sizes.vocab_size_of(joint=True)) == (32_000, 37_000)
 
 
