@@ -13,7 +13,7 @@
 | `deviceless`, `targets`, `topology` | the same compiled for an accelerator that is not there |
 | `workers` | programs in a process of their own, so that a killed one is a row |
 | `environment` | where a measurement came from |
-| `operations`, `chains` | what a traced program computes; the longest chain of its products |
+| `operations` | what a traced program computes |
 | `jaxprs` | what is inside of a traced operation |
 | `work` | the operations of a case |
 | `hlo`, `network` | the text of a compiled program; what it sends over the network |

@@ -354,7 +354,7 @@ def identity(study: Study[Any, Any], cell: Cell) -> dict[str, Any]:
     """
     elsewhere = {*FREE, *study.free, *study.axes.values(), "seeds"}
     flags = {k: x for k, x in study.settings.as_json().items() if k not in elsewhere}
-    # Each text as it stands: in `repr`, quotes in a name would be escaped, and it would not be found.
+    # Each text as it stands: `repr` escapes quotes, and a name with both kinds would not be found.
     texts = jax.tree.leaves((dict(cell.axes), flags))
     sources = own.digests(" ".join(map(str, texts)))
     identity = {"cell": dict(cell.axes), "seed": cell.seed, "flags": flags}

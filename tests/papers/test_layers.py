@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab import dot_product_attention, masks, window_attention
-from attnlab.bench.chains import longest_chain
 from attnlab.bench.operations import count
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
 from attnlab.ops import routes
 from attnlab.scores import Dot
 from tests.daily import daily
+from tests.papers.chains import longest_chain
 from tests.papers.counted import KEPT, require_kept, require_kept_about, rows_of
 from tests.papers.growth import count_bytes_between, measure_exponents
 

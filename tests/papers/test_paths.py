@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import pytest
 
 from attnlab import dot_product_attention, window_attention
-from attnlab.bench.chains import longest_chain
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
 from tests.daily import daily
+from tests.papers.chains import longest_chain
 from tests.papers.counted import KEPT, require_kept, rows_of
 
 SIZES = {"n": 64, "k": 4, "r": 8}  # tokens, tokens of a kernel, neighbors

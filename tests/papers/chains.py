@@ -10,8 +10,6 @@ import jax
 
 from attnlab.bench.jaxprs import find_called, open_jaxpr, parts_of_scan
 
-__all__ = ["longest_chain"]
-
 
 def longest_chain(function: Callable[..., Any], *arguments: Any) -> int:
     """The matrix products of the longest chain in which each needs the result of the one before.
