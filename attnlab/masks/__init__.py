@@ -40,6 +40,7 @@ Its arrays lead with the batch axes, and `visible` has those of one example:
 
 from attnlab.masks.by_example import Padding, Segments
 from attnlab.masks.by_position import Causal, Chunks, Window
+from attnlab.masks.keys import visible_keys
 from attnlab.masks.mask import (
     Band,
     Both,
@@ -51,7 +52,6 @@ from attnlab.masks.mask import (
     combine,
     first_position,
     from_padding,
-    visible_keys,
 )
 
 __all__ = [

@@ -51,7 +51,7 @@ class Quality:
       line: line that was measured.
       num_hashes: number of hash rounds.
       means: fields of `HashQuality`, averaged over layers and heads.
-      per_head: the same fields, [layers][heads].
+      per_head: values of the same fields, [layers][heads].
       bits: loss of the model at the end of training, in bits per byte; None = untrained.
     """
 
