@@ -8,7 +8,7 @@ import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import grain
 import jax
@@ -52,6 +52,22 @@ def prepare(settings: TrainFlags) -> None:
         jax.config.update("jax_enable_compilation_cache", False)
 
 
+class _Work(NamedTuple):
+    """The steps that are missing of a model, over all its seeds.
+
+    Attributes:
+      trials: number of steps of the trials of --tune.
+      left: number of steps of its trainings.
+      left_before: number of steps of the trainings before these.
+      planned: trainings and their steps, such as "3 × 4,000 − 500".
+    """
+
+    trials: int
+    left: int
+    left_before: int
+    planned: str
+
+
 def say(run: Run[Any, Any]) -> None:
     """Says what is missing, and how long it takes.
 
@@ -65,29 +81,26 @@ def say(run: Run[Any, Any]) -> None:
     for title, cells in run.missing_cells().items():
         command_line.say(title)
         training = run.study.training(cells[0])
-        steps, trials = training.loop.steps, 0
-        if settings.tune and not run.kept_trials(title):
-            trials = sum(n * each for n, each in tuning.rounds(len(settings.tune), steps))
-        before = 0 if training.before is None else training.before.loop.steps
-        each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
-        left = sum(steps - _steps_done(run, cell.folder) for cell in cells)
-        left_before = sum(before - _steps_done(run, f"{cell.folder}-before") for cell in cells)
-        done = len(cells) * (before + steps) - left_before - left
-        minus = f" − {done:,}" if done else ""
-        planned = [title, f"{len(cells)} × {each}{minus}", f"{trials:,}"]
+        work = _count_steps(run, title, cells, training)
+        planned = [title, work.planned, f"{work.trials:,}"]
         if settings.target:
-            parts = [(training, trials + left)]
+            parts = [(training, work.trials + work.left)]
             if training.before:
-                parts.append((training.before, left_before))
+                parts.append((training.before, work.left_before))
             for needs in _on_targets(parts, settings):
                 lines.append([*planned, needs.name, *needs.cells()])
                 notes |= dict.fromkeys(f"{title}, {needs.name}: {x}" for x in needs.notes)
-        elif (rate := _steps_a_second(run, cells[0], training)) is None:
+            continue
+        rate = _steps_a_second(run, cells[0], training)
+        if rate is None:
             lines.append([*planned, "diverged", ""])
-        else:
-            seconds = (trials + left_before + left) / rate
-            total += seconds
-            lines.append([*planned, f"{rate:.3g}", remaining.round_time(seconds)])
+            continue
+        seconds = (work.trials + work.left_before + work.left) / rate
+        total += seconds
+        lines.append([*planned, f"{rate:.3g}", remaining.round_time(seconds)])
+    if not lines:
+        command_line.say("\nnothing is missing")
+        return
     most = "" if settings.plateau is None else "at most "
     header = ["model", "trainings × steps", "steps of trials"]
     left_out = "compiling, validations and tests are not included"
@@ -101,9 +114,27 @@ def say(run: Run[Any, Any]) -> None:
         header += ["steps/s", f"{most}time"]
         where = provenance.devices_of(run.rows.environment)
         said = f"{most}{remaining.round_time(total)} on {where}; {left_out}"
-    if lines:
-        command_line.say("\n" + markdown_table(header, lines))
-    command_line.say("\n" + "\n".join([said if lines else "nothing is missing", *notes]))
+    command_line.say("\n" + markdown_table(header, lines))
+    command_line.say("\n" + "\n".join([said, *notes]))
+
+
+def _count_steps(
+    run: Run[Any, Any], title: str, cells: Sequence[Cell], training: Training
+) -> _Work:
+    steps = training.loop.steps
+    before = 0 if training.before is None else training.before.loop.steps
+    trials = 0
+    if run.study.settings.tune and not run.kept_trials(title):
+        rounds = tuning.rounds(len(run.study.settings.tune), steps)
+        trials = sum(count * each for count, each in rounds)
+    left = sum(steps - _steps_done(run, cell.folder) for cell in cells)
+    left_before = sum(before - _steps_done(run, f"{cell.folder}-before") for cell in cells)
+    each = f"({before:,} + {steps:,})" if before else f"{steps:,}"
+    planned = f"{len(cells)} × {each}"
+    done = len(cells) * (before + steps) - left_before - left
+    if done:
+        planned += f" − {done:,}"
+    return _Work(trials, left, left_before, planned)
 
 
 def _steps_done(run: Run[Any, Any], folder: str) -> int:

@@ -163,15 +163,16 @@ def _make_section(
         if one.row.table == name and one.row.row in of_row:
             of_row[one.row.row].append(one)
     found = {row: [one.row.values for one in some] for row, some in of_row.items() if some}
-    verdict, scores = table.verdicts(paper, found), table.scores(found)
+    verdict = table.verdicts(paper, found)
+    scores = table.scores(found)
     gaps = {gap.row: gap for gap in table.gaps(paper, found)}
-    context_of = dict.fromkeys(of_row, context)
-    if table.trains:  # a row may have more seeds than the run, or fewer
-        for row in found:
-            seeds = tuple(sorted(one.row.seed for one in of_row[row]))
-            context_of[row] = dataclasses.replace(context, seeds=seeds)
-    lines = [
-        Line(
+    lines = []
+    for row, some in of_row.items():
+        seeds = tuple(sorted(one.row.seed for one in some)) if table.trains else ()
+        # A row may have more seeds than the run, or fewer.
+        of_seeds = dataclasses.replace(context, seeds=seeds) if seeds else context
+        commands = [shlex.join(["launch/local", *words]) for words in table.commands(row, of_seeds)]
+        line = Line(
             table=name,
             row=row,
             paper=paper.get(row, ""),
@@ -180,15 +181,11 @@ def _make_section(
             n=len(some),
             verdict=verdict.get(row, verdicts.NOT_RUN),
             scale=context.scale,
-            seeds=",".join(str(one.row.seed) for one in some) if table.trains else "",
+            seeds=",".join(map(str, seeds)),
             revision=some[0].where.environment["revision"] if some else "",
-            command=" && ".join(
-                shlex.join(["launch/local", *words])
-                for words in table.commands(row, context_of[row])
-            ),
+            command=" && ".join(commands),
         )
-        for row, some in of_row.items()
-    ]
+        lines.append(line)
     columns = [table.column] if isinstance(table.column, str) else table.column.values()
     noun = "column" if len(columns) == 1 else "columns"
     source = f"{published.source}; {noun} {', '.join(f'`{x}`' for x in columns)}."
