@@ -95,9 +95,8 @@ def within(
     q_offset = masks.first_position(mask) if q_offset is None else q_offset
     masks.Window(left, right, q_offset).check()
     band = None if mask is None else mask.band
-    is_causal = band is not None and band.left is None and band.right == 0
     # The same object: whether two arrays are equal is not known while tracing.
-    if is_causal and band.q_offset is q_offset:
+    if band is not None and (band.left, band.right) == (None, 0) and band.q_offset is q_offset:
         return masks.Window(left, 0, q_offset)
     return masks.combine(masks.Window(left, right, q_offset), mask)
 
