@@ -9,13 +9,13 @@ import pytest
 from attnlab import dot_product_attention, window_attention
 from attnlab.bench import mechanisms, programs
 from attnlab.bench.case import Case, Operations
-from attnlab.bench.chains import longest_chain
 from attnlab.bench.operations import count
 from attnlab.devices.platforms import Platform, compiling_for
 from attnlab.models.cells import TanhCell
 from attnlab.models.recurrent import Recurrent
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh import lsh_attention
+from tests.papers.chains import longest_chain
 
 N, D, HEADS = 24, 7, 2
 
