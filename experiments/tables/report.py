@@ -266,7 +266,7 @@ def _compare(revisions: Sequence[str]) -> str:
             "No commit between them changes a training: the losses of a model's first 20 steps are"
             " the same, to the last bit."
         )
-    return "Whether they train alike was not looked at."
+    return "They are not known to train alike."
 
 
 def _format_section(section: Section) -> list[str]:
