@@ -1,5 +1,6 @@
 """`attnlab.testing`: what keeps a contract, and for each contract something that breaks it."""
 
+import dataclasses
 import itertools
 import re
 
@@ -23,6 +24,7 @@ from attnlab import (
 from attnlab.mechanisms import own
 from attnlab.runs.errors import Invalid
 from attnlab.testing import judging
+from attnlab.testing.subject import subject_of
 from tests.daily import daily
 
 
@@ -308,6 +310,17 @@ def test_all_contracts_are_broken_above():
 def test_a_contract_is_broken_at_its_borders(mechanism, contract, words):
     outcome = testing.outcome(mechanism, contract)
     assert outcome.verdict == "no" and words in outcome.words, outcome
+
+
+def test_a_leak_of_lsh_below_the_rounding_of_float32_is_seen():
+    """Its sums may move by a rounding; in float64 that hides nothing."""
+    right = subject_of("lsh-1")
+
+    def leaks(arrays, mask):
+        return right.apply(arrays, mask) + 1e-9 * arrays["v"].mean(1, keepdims=True)
+
+    broken = testing.causal(dataclasses.replace(right, apply=leaks), 0)
+    assert "after positions 1, … changed" in broken.words
 
 
 def test_where_rounding_decides_nobody_is_accused():

@@ -122,7 +122,7 @@ def test_published_options_take_a_symbolic_batch(monkeypatch):
     ids=["strict", "trax"],
 )
 def test_the_future_changes_the_past_as_published_alone(options, size, leaks, as_users_compile):
-    """Of strict options not one bit, as `testing.causal` says of it at other sizes every day."""
+    """Of strict options not one bit with AVX-512; `testing.causal` holds other sizes in float64."""
     rng, length = np.random.default_rng(0), 8 * size
     rotations = hashing.Rotations((rng.normal(size=(HEADS, ROUNDS, 4, size)).astype(np.float32),))
 
