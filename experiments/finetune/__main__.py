@@ -152,12 +152,11 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
     for (a, b), differences in gaps.items():
         mean, all_of = statistics.fmean(differences), {"comparisons": len(gaps)}
         width = intervals.half_width(differences, **all_of)
-        few = len(differences) < intervals.FEWEST
         side = intervals.side(0, differences, **all_of)
         verdict = "decided" if side else "tie"
         if side is None:
             verdict = intervals.describe_undecided(0, differences, **all_of)
-        interval = "" if few else f" ± {100 * width:.1f}"
+        interval = "" if len(differences) < intervals.FEWEST else f" ± {100 * width:.1f}"
         said = f"{100 * mean:+.1f}{interval} points"
         lines.append([f"{a} − {b}", str(len(differences)), said, verdict])
     if lines:
