@@ -81,8 +81,7 @@ def _characters(split: Split) -> tuple[Characters, Split]:
                 f"--vocabulary=characters: the {name} part has {chr(unknown[0])!r}, which the "
                 "training part does not have, and so no code for it; give --vocabulary=bytes"
             )
-    ids = [np.searchsorted(vocabulary, part) for part in parts.values()]
-    return tokenizer, Split(*ids)
+    return tokenizer, Split(*(np.searchsorted(vocabulary, part) for part in parts.values()))
 
 
 def _decode(split: Split) -> dict[str, np.ndarray]:
