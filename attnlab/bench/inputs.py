@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from attnlab.data.lines import raw_lines
 from attnlab.runs.errors import Invalid
 
 STREAMS = ("query", "key", "value")
@@ -43,7 +44,7 @@ class Text:
 
 
 def read(paths: str | Sequence[str] | None = None) -> Text:
-    """Reads the bytes of a file, or of several one after the other.
+    """Reads the bytes of a file, or of several one after the other, unpacked if it is one of gzip.
 
     Args:
       paths: path of a file, or paths of several; without any, the project's own sources and
@@ -91,11 +92,9 @@ def _bytes(data: bytes) -> np.ndarray:
 
 def _read(path: str) -> bytes:
     try:
-        data = Path(path).read_bytes()
-    except FileNotFoundError:
-        raise Invalid(f"--input={path}: there is no such file") from None
-    except OSError as error:
-        raise Invalid(f"--input={path}: {error.strerror}; give a file of text") from None
+        data = b"".join(raw_lines(Path(path)))  # packed, it would be noise
+    except Invalid as error:
+        raise Invalid(f"--input={error}") from None
     if not data:
         raise Invalid(f"--input={path}: the file is empty; give a file of text")
     return data

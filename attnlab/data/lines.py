@@ -11,6 +11,7 @@ __all__ = [
     "Row",
     "GZIP",
     "decoded_lines",
+    "raw_lines",
     "read_blocks",
     "read_documents",
     "read_pairs",

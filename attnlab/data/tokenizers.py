@@ -67,7 +67,8 @@ class Bytes:
         return "bytes"
 
     def encode(self, text: str) -> list[int]:
-        return [NUM_SPECIAL + byte for byte in text.encode()]
+        # What a command line has that is no UTF-8 comes as surrogates, which are its bytes.
+        return [NUM_SPECIAL + byte for byte in text.encode(errors="surrogateescape")]
 
     @property
     def bytes_of(self) -> tuple[int, ...]:

@@ -134,12 +134,16 @@ def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int =
     ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
     >>> describe_undecided(0, [-1.0, 0.1, 1.0]), describe_undecided(0, [1.0, 2.0, math.inf])
     ('undecided: the effect is too small to see, within ±2.52', 'undecided: a score is not finite')
+    >>> describe_undecided(0, [0.0, 0.0])
+    'undecided: two equal seeds show no variance'
     """
     if min(map(len, samples)) < 2:
         return "undecided: one seed shows no variance"
     gap = abs(difference(*samples))
     if not math.isfinite(gap):
         return "undecided: a score is not finite"
+    if half_width(*samples) == 0:  # by chance, of so few
+        return "undecided: two equal seeds show no variance"
 
     def decide(count: int) -> bool:
         width = half_width(*samples, comparisons=comparisons, count=count)

@@ -308,8 +308,11 @@ class _Session:
         if logs:
             self._log()
         headline = self._validate() if self.settings.validates(self.step) else None
+        ends = is_last or self._is_at_plateau()
+        if ends and not logs:  # else the steps behind the last row are in none
+            self._log()
         if saves:
-            self._save(headline, wait=is_last or self.stops or self._is_at_plateau())
+            self._save(headline, wait=ends or self.stops)
 
     def result(self) -> Trained:
         """The parameters that the training ends with, on the host."""

@@ -133,9 +133,9 @@ def predict(model: BertClassifier, variables: Any, data: Data, batch_size: int) 
 
 
 def gaps_of(rows: Sequence[Row], measure: str) -> dict[tuple[str, str], list[float]]:
-    """How far the first of two models is above the second, by the seeds that both have."""
+    """How far the first of two models is above the second, in points, by the seeds of both."""
     scores = {
-        title: {row.cell.seed: row.scores[measure] for row in some}
+        title: {row.cell.seed: 100 * row.scores[measure] for row in some}
         for title, some in by_title(rows).items()
     }
     return {
@@ -152,13 +152,12 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
     for (a, b), differences in gaps.items():
         mean, all_of = statistics.fmean(differences), {"comparisons": len(gaps)}
         width = intervals.half_width(differences, **all_of)
-        few = len(differences) < intervals.FEWEST
         side = intervals.side(0, differences, **all_of)
         verdict = "decided" if side else "tie"
         if side is None:
             verdict = intervals.describe_undecided(0, differences, **all_of)
-        interval = "" if few else f" ± {100 * width:.1f}"
-        said = f"{100 * mean:+.1f}{interval} points"
+        interval = "" if len(differences) < intervals.FEWEST else f" ± {width:.1f}"
+        said = f"{mean:+.1f}{interval} points"
         lines.append([f"{a} − {b}", str(len(differences)), said, verdict])
     if lines:
         yield "## Between two models"

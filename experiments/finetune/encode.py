@@ -37,13 +37,8 @@ class Encoded:
 
 def labels_of(examples: Sequence[Example]) -> tuple[str, ...]:
     """The labels of training examples, sorted; of spans none."""
-    labels: set[str] = set()
-    for example in examples:
-        match example:
-            case Classified():
-                labels.add(example.label)
-            case Tagged():
-                labels.update(example.tags)
+    labels = {x.label for x in examples if isinstance(x, Classified)}
+    labels |= {tag for x in examples if isinstance(x, Tagged) for tag in x.tags}
     return tuple(sorted(labels))
 
 

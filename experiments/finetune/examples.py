@@ -92,9 +92,11 @@ def _read_classified(path: Path, columns: Sequence[str]) -> Iterator[Classified]
             raise Invalid(f"{where}: no {missing[0]!r}; it has {', '.join(values)}")
         for name in names:
             value = values[name]
-            if not isinstance(value, (str, int, float)) or value != value:  # NaN
+            is_number = isinstance(value, (int, float)) and value == value  # not NaN
+            if not (is_number or _is_text(value)):
                 raise Invalid(
-                    f"{where}: {name!r} is {json.dumps(value)[:40]}, not a text or a number"
+                    f"{where}: {name!r} is {json.dumps(value)[-40:]}, not a text of whole "
+                    "characters or a number"
                 )
         texts = [str(values[name]).strip() for name in names[:-1]]
         label = str(values[names[-1]]).strip()
@@ -138,6 +140,11 @@ def _object(line: str, where: str) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise Invalid(f"{where}: not a JSON object; give one a line")
     return values
+
+
+def _is_text(value: Any) -> bool:
+    """Whether it is a text without half a character, which JSON may have: a cut emoji."""
+    return isinstance(value, str) and not re.search("[\ud800-\udfff]", value)
 
 
 def _choose_columns(values: Mapping[str, Any], columns: Sequence[str], where: str) -> Sequence[str]:
@@ -200,8 +207,8 @@ def _spans(path: Path) -> Iterator[Span]:
 
 def _span(question: Any, context: Any, answers: tuple[tuple[Any, Any], ...], where: str) -> Span:
     for name, text in (("question", question), ("context", context)):
-        if not isinstance(text, str):
-            raise Invalid(f"{where}: {name} is {text!r}, not a text")
+        if not _is_text(text):
+            raise Invalid(f"{where}: {name} is {text!r}, not a text of whole characters")
         if not text.strip():
             raise Invalid(f"{where}: an empty {name}; remove it")
     for text, start in answers:

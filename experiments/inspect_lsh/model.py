@@ -79,7 +79,7 @@ def train(
 
     Raises:
       Diverged: the loss is not finite.
-      Invalid: the folder has another training.
+      Invalid: the folder has another training, or lost the curve of this one.
       KeyboardInterrupt: a signal ended the training; what is done is in the folder.
     """
     size = min(WINDOW, settings.length)
@@ -88,14 +88,13 @@ def train(
         tokens = jnp.full((1, size), NUM_SPECIAL)
         return jax.jit(model.init)(jax.random.key(settings.seed), tokens), None
     keep_compiled()
-    identity = settings.as_json() | {"text": hashlib.sha256(data.tobytes()).hexdigest()}
     training = run_training(
         Task(
             model,
             TokenCrossEntropy(),
             windows(data, size, settings.length, settings.seed),
             lambda: itertools.islice(windows(held_out, size, settings.length, settings.seed), 1),
-            identity,
+            settings.as_json() | {"text": hashlib.sha256(data.tobytes()).hexdigest()},
         ),
         settings=LoopSettings(
             settings.train_steps,
@@ -113,6 +112,8 @@ def train(
         folder=folder,
     )
     curve = [row for row in read_metrics(folder) if row["kind"] == "training"]
+    if not curve:
+        raise Invalid(f"{folder}: its curve is gone; delete the folder, and it is trained again")
     return training.variables, curve[-1]["nll"] / math.log(2)
 
 

@@ -54,10 +54,8 @@ def read(settings: Settings) -> Corpus:
       Invalid: it is missing, is shorter than a window, is not UTF-8 where characters are asked
         for, or has a character in its later parts that its first part does not have.
     """
-    if settings.input is None:
-        text = inputs.read()
-    else:
-        text = inputs.Text(settings.input, map_bytes(settings.input))
+    given = settings.input
+    text = inputs.Text(given, map_bytes(given)) if given else inputs.read()
     split = split_of(text.data)
     tokenizer: Bytes | Characters = Bytes()
     if settings.vocabulary == "characters":
@@ -83,8 +81,7 @@ def _characters(split: Split) -> tuple[Characters, Split]:
                 f"--vocabulary=characters: the {name} part has {chr(unknown[0])!r}, which the "
                 "training part does not have, and so no code for it; give --vocabulary=bytes"
             )
-    ids = [np.searchsorted(vocabulary, part) for part in parts.values()]
-    return tokenizer, Split(*ids)
+    return tokenizer, Split(*(np.searchsorted(vocabulary, part) for part in parts.values()))
 
 
 def _decode(split: Split) -> dict[str, np.ndarray]:

@@ -103,7 +103,7 @@ class Translate(Study[Settings, Corpus]):
     ) -> Iterator[Evaluation]:
         joint = self.settings.recipe(self.variant(cell)).joint_vocabulary
         model = training.task.model, trained.variables, self.data, self.data.tokenizers(joint)
-        yield self._test(model, training, trained, place)
+        yield self._test(model, trained, place)
         drawn = [
             {
                 "source": list(alignment.source),
@@ -115,7 +115,7 @@ class Translate(Study[Settings, Corpus]):
         ]
         yield Evaluation({}, self.data.drawn_name, {"alignments": drawn})
 
-    def _test(self, model: Any, training: Training, trained: Trained, place: Path) -> Evaluation:
+    def _test(self, model: Any, trained: Trained, place: Path) -> Evaluation:
         """The scores of the test split, whose translations are written beside the checkpoints."""
         settings = self.settings
         sources, references = self._sentences("test")
@@ -129,7 +129,7 @@ class Translate(Study[Settings, Corpus]):
         _, rates = curve(metrics, "training", "tokens_per_second")
         steps, variances = curve(metrics, "validation", "gradient_variance")
         details: dict[str, Any] = {
-            "steps": training.loop.steps,
+            "steps": trained.steps,
             "tokens_per_second": float(np.median(rates)),
         }
         if tried:
@@ -150,8 +150,7 @@ class Translate(Study[Settings, Corpus]):
         details["buckets"] = [dataclasses.asdict(one) for one in buckets]
         if variances:
             details["gradient_variance"] = [steps, variances]
-        named = {name: scores[name] for name in self.scores if name in scores}
-        known = {name: x for name, x in named.items() if x is not None}
+        known = {name: x for name in self.scores if (x := scores.get(name)) is not None}
         return Evaluation(known, settings.search, details)
 
     def _sentences(self, split: str) -> tuple[list[str], list[str]]:

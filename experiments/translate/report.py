@@ -22,7 +22,8 @@ def columns(rows: Sequence[Row]) -> dict[str, str]:
     """Numbers of the training, BLEU's brevity penalty, and the length penalty that was chosen."""
     details = [row.details for row in rows]
     speed = statistics.fmean(x["tokens_per_second"] for x in details)
-    made = {"steps": f"{details[0]['steps']:,}", "tokens/s": f"{speed:,.0f}"}
+    steps = statistics.fmean(x["steps"] for x in details)  # fewer where a plateau ends some
+    made = {"steps": f"{steps:,.0f}", "tokens/s": f"{speed:,.0f}"}
     if penalties := [x["bleu"]["brevity_penalty"] for x in details if "bleu" in x]:
         made = {"brevity penalty": f"{statistics.fmean(penalties):.3f}", **made}
     if exponents := sorted({x["length_penalty"] for x in details if "length_penalty" in x}):

@@ -1,3 +1,5 @@
+import gzip
+
 import numpy as np
 import pytest
 
@@ -31,6 +33,12 @@ def test_default_text_suffices_for_the_default_lengths():
     assert not text.cycles(1, 8192) and text.cycles(1, text.data.size + 1)
 
 
+def test_a_packed_text_is_that_text(tmp_path):
+    """Its own bytes are noise, which hashing has an easy day with."""
+    (tmp_path / "packed").write_bytes(gzip.compress(b"to be or\nnot to be"))
+    assert inputs.read(str(tmp_path / "packed")).data.tobytes() == b"to be or\nnot to be"
+
+
 def test_streams_are_three_different_ones_made_of_the_text_alone(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"to be or not to be, that is the question" * 10)
@@ -45,7 +53,7 @@ def test_streams_are_three_different_ones_made_of_the_text_alone(tmp_path):
     np.testing.assert_allclose(longer["query"][0, :37], streams["query"][0], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "rule"), [("none", "no such file"), ("empty", "is empty")])
+@pytest.mark.parametrize(("name", "rule"), [("none", "No such file"), ("empty", "is empty")])
 def test_bad_input_file(tmp_path, name, rule):
     (tmp_path / "empty").write_bytes(b"")
     with pytest.raises(ValueError, match=rule):

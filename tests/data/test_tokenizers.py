@@ -49,6 +49,7 @@ def test_references_come_back_as_they_are(tmp_path):
 def test_vocabularies():
     assert Bytes().vocab_size == 260
     assert max(Bytes().encode("\xff")) < 260
+    assert Bytes().encode("a\udcff") == [NUM_SPECIAL + 97, NUM_SPECIAL + 255]  # --prompt=$'a\xff'
     assert Numbers(11).encode("10 11 -2") == [14, UNK, UNK]
     characters = Characters.of("baab")
     assert (characters.vocab_size, characters.encode("abc")) == (6, [4, 5, UNK])

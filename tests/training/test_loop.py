@@ -141,14 +141,15 @@ def test_a_plateau_is_judged_by_the_best_loss():
 
 
 def test_a_plateau_ends_a_training_also_one_that_goes_on(tmp_path):
-    ended = {"steps": 40, "validate_every": 2, "plateau": 0.9}
+    ended = {"steps": 40, "log_every": 5, "validate_every": 2, "plateau": 0.9}
     whole = run(tmp_path / "whole", **ended)
     assert (whole.steps, whole.plateau) == (12, 12)  # two validations behind step 9.6
-    assert run_and_stop(tmp_path / "stopped", after_rows=6, **ended) == 9
+    assert run_and_stop(tmp_path / "stopped", after_rows=5, **ended) == 9
     resumed = run(tmp_path / "stopped", **ended)
     assert same(resumed.params, whole.params) and resumed.plateau == 12
     rows = curve_of(tmp_path / "whole")
     assert curve_of(tmp_path / "stopped") == rows
+    assert sum(row.get("tokens", 0) for row in rows) == 12 * 8 * 6  # behind step 10 too
     again = run(tmp_path / "whole", **ended)
     assert curve_of(tmp_path / "whole") == rows and (again.steps, again.plateau) == (12, 12)
 

@@ -105,6 +105,8 @@ def test_answers_are_found_again(tmp_path):
         ("span", "a.json", squad(WHO, context="no"), "has no 'Ann Lee' at character"),
         ("classify", "a.jsonl", '{"text": null, "label": null}', "line 1: 'text' is null, not a"),
         ("classify", "a.jsonl", '{"text": NaN, "label": 1}', "line 1: 'text' is NaN, not a text"),
+        ("classify", "a.jsonl", '{"text": "a \\ud83d", "label": 1}', "not a text of whole"),
+        ("span", "a.json", squad(WHO | {"question": "a \ud83d"}), "not a text of whole"),
         ("classify", "a.tsv", "text\ttext\tlabel\na\tb\tc\n", "line 1: two columns are called"),
         ("tag", "a.conll", "is O\nNew York B-LOC\n", "line 2: 3 columns, and the first word has 2"),
         ("tag", "a.conll", "-DOCSTART- O\nAnn B\nis\n", "a.conll, line 3: a word without a tag"),

@@ -12,6 +12,7 @@ from attnlab.bench import inputs
 from attnlab.ops.lsh import LSHOptions, hash_quality
 from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
+from attnlab.training.curve import METRICS
 from experiments.inspect_lsh import __main__ as inspect_lsh
 from experiments.inspect_lsh import beside, figures, report
 from experiments.inspect_lsh import model as byte_model
@@ -240,6 +241,9 @@ def test_training_lowers_the_loss_and_seeded_weights_are_the_same_each_time(tmp_
     assert np.abs(qk - other).max() > 0.1
     with pytest.raises(Invalid, match="another training: seed is 3 there and 4 here"):
         trained(dataclasses.replace(longer, seed=4), "one")
+    (tmp_path / "one" / METRICS).unlink()
+    with pytest.raises(Invalid, match="one: its curve is gone; delete the folder"):
+        trained(longer, "one")
 
 
 @pytest.mark.slow

@@ -125,6 +125,17 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
+def test_what_a_plateau_ends_has_the_steps_and_the_speed_that_it_had(tmp_path, monkeypatch):
+    """Also where it ends before the first row of the curve is due."""
+    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+    flags = ["--steps=40", "--validate_every=1", "--plateau=0.99", "--log_every=40"]
+    others = [x for x in FLAGS if x.partition("=")[0] not in [y.partition("=")[0] for y in flags]]
+    assert tiny.run(translate, *others, *flags, f"--run_dir={tmp_path}")[0] == 0
+    row, _ = tiny.rows_of(tmp_path)
+    assert row["plateau"] == row["details"]["steps"] == 6
+    assert row["details"]["tokens_per_second"] > 0
+
+
 def test_tensorboard_is_missed_before_anything_is_made(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorboard.summary", None)
     monkeypatch.setattr(translate, "open_corpus", None)  # nor is the data read
