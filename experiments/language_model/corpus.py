@@ -54,8 +54,10 @@ def read(settings: Settings) -> Corpus:
       Invalid: it is missing, is shorter than a window, is not UTF-8 where characters are asked
         for, or has a character in its later parts that its first part does not have.
     """
-    given = settings.input
-    text = inputs.Text(given, map_bytes(given)) if given else inputs.read()
+    if settings.input is None:
+        text = inputs.read()
+    else:
+        text = inputs.Text(settings.input, map_bytes(settings.input))
     split = split_of(text.data)
     tokenizer: Bytes | Characters = Bytes()
     if settings.vocabulary == "characters":
