@@ -13,6 +13,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Done:
     """How a process ended."""
@@ -41,9 +47,7 @@ class Together:
         """
         told = {"JAX_PLATFORMS": "cpu", "JAX_NUM_CPU_DEVICES": str(devices)}
         told["JAX_DISABLE_MOST_OPTIMIZATIONS"] = str(int(quick))
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            port = free.getsockname()[1]
+        port = free_port()
 
         def flags(index: int) -> list[str]:
             joined = [

@@ -139,14 +139,6 @@ def test_an_array_of_keys_alone_is_asked_as_others_are():
     assert tuple(map(int, mask.key_range(jnp.arange(3), 4))) == (1, 3)
 
 
-def test_as_mask():
-    causal = masks.Causal()
-    assert masks.as_mask(None) is None
-    assert masks.as_mask(causal) is causal
-    array = np.tril(np.ones((3, 3), bool))
-    np.testing.assert_array_equal(masks.as_mask(array).as_array(3, 3)[0], array)
-
-
 def test_combine():
     assert masks.combine(None, None) is None
     causal = masks.Causal()
@@ -285,14 +277,6 @@ def test_visible_keys_are_those_that_no_query_behind_them_misses():
     seen = masks.visible_keys(mask, KEYS)
     np.testing.assert_array_equal(seen, real & (np.arange(KEYS) < np.asarray(lengths)[:, None]))
     np.testing.assert_array_equal(masks.visible_keys(None, KEYS), np.ones(KEYS, bool))
-
-
-def test_from_padding_hides_any_position():
-    real = np.array([[True, False, True], [False, False, False]])
-    mask = masks.from_padding(real)
-    np.testing.assert_array_equal(
-        np.broadcast_to(mask.as_array(2, 3), (2, 1, 2, 3)), np.stack([real[:, None]] * 2, axis=2)
-    )
 
 
 @pytest.mark.parametrize(

@@ -118,10 +118,22 @@ class Additive(OneHead):
         return AdditiveScore(self.normalize, param_dtype=self.param_dtype, **named)
 
 
-class Multiplicative(OneHead):
-    """The computation of `MultiplicativeAttention`."""
+class _Multiplied(AttentionBase):
+    """A module whose score is a product, of the user's choice."""
 
     score: Any
+    param_dtype: Any
+
+    def _own_score(self, **named: Any) -> Any:
+        """The score that was given, or q·W·k."""
+        if self.score is not None:
+            return self.score
+        return GeneralScore(param_dtype=self.param_dtype, **named)
+
+
+class Multiplicative(_Multiplied, OneHead):
+    """The computation of `MultiplicativeAttention`."""
+
     features: int | None
 
     def _projections(self, query_width: int, key_width: int) -> dict[str, Projection]:
@@ -129,12 +141,6 @@ class Multiplicative(OneHead):
         if self.features is None:
             return {}
         return _meet_at(self.features, (query_width, key_width), self.kernel_init)
-
-    def _own_score(self, **named: Any) -> Any:
-        """The score that was given, or q·W·k."""
-        if self.score is not None:
-            return self.score
-        return GeneralScore(param_dtype=self.param_dtype, **named)
 
 
 class Concat(OneHead):
@@ -159,15 +165,13 @@ class Location(OneHead):
         return LocationScore(self.max_length, kernel_init, self.param_dtype, **named)
 
 
-class Local(AttentionBase):
+class Local(_Multiplied):
     """The computation of `LocalAttention`, whose fields it reads."""
 
     predictive: bool
     half_width: int
-    score: Any
     features: int | None
     precision: Any
-    param_dtype: Any
     kernel_init: Initializer
 
     def _attend(
@@ -234,12 +238,6 @@ class Local(AttentionBase):
             "center_hidden": Projection((query_width,), (features,), ("embed", "hidden"), init),
             "center": Projection((features,), (1,), ("hidden", None), init),
         }
-
-    def _own_score(self, **named: Any) -> Any:
-        """The score that was given, or q·W·k."""
-        if self.score is not None:
-            return self.score
-        return GeneralScore(param_dtype=self.param_dtype, **named)
 
     def _predict_centers(self, host: Host, query, num_keys: int, mask: Any) -> jax.Array:
         """S·sigmoid(v·tanh(W query)), [*B, T], at least float32."""

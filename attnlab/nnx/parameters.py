@@ -8,7 +8,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from flax import nnx
+from flax import nnx, traverse_util
 
 from attnlab.core.checks import require
 
@@ -37,7 +37,7 @@ def to_nnx(variables: Mapping[str, Any]) -> nnx.State:
                 f"variables are of collections that Flax knows, such as params; got {collection!r}"
                 " (give all variables, {'params': …}, or nnx.register_variable_name)"
             ) from None
-        for path, x in _leaves(tree):
+        for path, x in traverse_util.flatten_dict(tree).items():
             made[path] = kind(x)
     return nnx.from_flat_state(made)
 
@@ -51,17 +51,14 @@ def from_nnx(state: Any) -> dict[str, Any]:
     (1, 5, 6)
     """
     state = state if isinstance(state, nnx.State) else nnx.state(state)
-    variables: dict[str, Any] = {}
+    flat: dict[tuple[Any, ...], Any] = {}
     for path, variable in nnx.to_flat_state(state):
         kind = getattr(variable, "type", nnx.Variable)
         if kind is nnx.Variable or issubclass(kind, nnx.RngState):
             continue  # the arrays of a score, or random streams
         name = nnx.variable_name_from_type(kind, allow_register=True)
-        tree = variables.setdefault(name, {})
-        for part in path[:-1]:
-            tree = tree.setdefault(part, {})
-        tree[path[-1]] = variable.get_value()
-    return variables
+        flat[name, *path] = variable.get_value()
+    return traverse_util.unflatten_dict(flat)
 
 
 def load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
@@ -91,11 +88,3 @@ def load(module: nnx.Module, variables: Mapping[str, Any]) -> None:
         require(wanted == got, f"{name} of this {kind} has the shape {wanted}; got {got}")
         new[path] = variable.replace(value)  # which keeps the names of its axes
     nnx.update(module, nnx.from_flat_state(new))
-
-
-def _leaves(tree: Any, path: tuple[str, ...] = ()) -> Any:
-    if isinstance(tree, Mapping):
-        for name, one in tree.items():
-            yield from _leaves(one, (*path, name))
-    else:
-        yield path, tree

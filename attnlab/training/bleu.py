@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import re
 from collections.abc import Callable, Sequence
@@ -226,8 +227,8 @@ def by_length(
         raise ValueError(f"longest={ends} must rise from 1 or more; sort it")
     members: list[list[int]] = [[] for _ in range(len(ends) + 1)]
     for i, source in enumerate(sources):
-        n = length(source)
-        members[next((b for b, end in enumerate(ends) if n <= end), len(ends))].append(i)
+        bucket = bisect.bisect_left(ends, length(source))
+        members[bucket].append(i)
     statistics = measure.statistics(hypotheses, references)
     return [
         Bucket(

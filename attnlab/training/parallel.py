@@ -242,7 +242,7 @@ def shardings_on(mesh: jax.sharding.Mesh, tree: Any) -> Any:
     """
 
     def of(path: tuple[Any, ...], x: Any) -> NamedSharding:
-        name = "/".join(str(getattr(key, "key", getattr(key, "name", key))) for key in path)
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
         return NamedSharding(mesh, _spec(name, x.shape, mesh.shape))
 
     return jax.tree_util.tree_map_with_path(of, tree)

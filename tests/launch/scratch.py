@@ -8,7 +8,7 @@ import time
 import zipfile
 from pathlib import Path
 
-from tests.launch.site import ROOT
+from tests.launch.site import ROOT, Checkout
 
 PYPROJECT = """
 [build-system]
@@ -66,16 +66,16 @@ if __name__ == "__main__":
 '''
 
 
-class Scratch:
+class Scratch(Checkout):
     """A repository to launch from, and somewhere else to stand."""
 
     def __init__(self, folder: Path):
         self.root = folder / "a repository"
         self.venv = self.root / ".venv"
-        self.elsewhere = folder / "else where"
+        self.here = folder / "else where"
         self.wheels = folder / "wheels"
         (self.root / "experiments").mkdir(parents=True)
-        self.elsewhere.mkdir()
+        self.here.mkdir()
         ignore = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / "launch", self.root / "launch", ignore=ignore)
         (self.root / "pyproject.toml").write_text(PYPROJECT)
@@ -111,20 +111,7 @@ class Scratch:
                 archive.writestr(f"{info}.dist-info/{file}", text)
 
     def start(self, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [self.root / "launch" / "local", *arguments],
-            cwd=self.elsewhere,
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(*arguments)
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out, err
+        return super().start("local", *arguments)
 
     def builds(self) -> int:
         file = self.root / "builds"

@@ -39,9 +39,6 @@ if "--platform" in sys.argv:
 sys.exit(next((int(a.partition("=")[2]) for a in sys.argv if a.startswith("--status=")), 0))
 '''.replace("\\\\n", "\\n")
 
-# In place of the Python that has the packages: every check passes, in a tenth of its time.
-PASSES = "#!/bin/sh\n"
-
 # Flags that a shell, YAML or Kubernetes would change, if they were let.
 ODD = [
     "--set=a b",
@@ -53,7 +50,32 @@ ODD = [
 ]
 
 
-class Site:
+class Checkout:
+    """Runs the launchers of a checkout at `root`, called from the folder `here`."""
+
+    root: Path
+    here: Path
+    environment: dict[str, str]
+
+    def start(self, place: str, *arguments: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [self.root / "launch" / place, *arguments],
+            cwd=self.here,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *arguments: str) -> tuple[int, str, str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return process.returncode, out, err
+
+
+class Site(Checkout):
     """A scratch checkout and its surroundings."""
 
     def __init__(self, folder: Path, tools: list[str]):
@@ -81,7 +103,8 @@ class Site:
             self.fake(tool)
         self.python = self.root / ".venv" / "bin" / "python"
         self.python.parent.mkdir(parents=True)
-        self.python.write_text(PASSES)
+        # In place of the Python that has the packages: every check passes, in a tenth of its time.
+        self.python.write_text("#!/bin/sh\n")
         self.python.chmod(0o755)
         self.environment = {
             "PATH": str(self.bin),
@@ -124,23 +147,6 @@ class Site:
 
     def revision(self) -> str:
         return self.git("rev-parse", "--short=12", "HEAD")
-
-    def start(self, place: str, *arguments: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [self.root / "launch" / place, *arguments],
-            cwd=self.here,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        )
-
-    def run(self, place: str, *arguments: str) -> tuple[int, str, str]:
-        process = self.start(place, *arguments)
-        out, err = process.communicate(timeout=120)
-        return process.returncode, out, err
 
     def checked(self) -> list[list[str]]:
         """The flags that the experiment was to check so far."""

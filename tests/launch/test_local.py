@@ -62,8 +62,8 @@ def test_bad_command_lines_end_at_once(scratch, arguments, message):
 
 def test_a_link_to_the_launcher_is_the_launcher(scratch, tmp_path):
     (tmp_path / "one").symlink_to(scratch.root / "launch" / "local")
-    (scratch.elsewhere / "two").symlink_to("../one")
-    command = [scratch.elsewhere / "two", "--help"]
+    (scratch.here / "two").symlink_to("../one")
+    command = [scratch.here / "two", "--help"]
     done = subprocess.run(command, env=scratch.environment, capture_output=True, text=True)
     assert "hello              Says what it was given." in done.stdout, done.stderr
 
@@ -75,7 +75,7 @@ def test_a_reader_of_the_help_may_leave(scratch):
 
 
 def test_a_folder_that_is_gone_is_the_reason(scratch):
-    gone = scratch.elsewhere / "gone"
+    gone = scratch.here / "gone"
     gone.mkdir()
     command = f'cd "{gone}"; rmdir "{gone}"; exec "{scratch.root}/launch/local" --help'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
@@ -103,11 +103,11 @@ def test_passes_over_a_python_that_is_too_old(scratch, tmp_path):
 
 
 def test_no_env_runs_in_the_active_python_where_the_user_is(scratch):
-    (scratch.elsewhere / "experiments").mkdir()
-    (scratch.elsewhere / "experiments" / "__init__.py").write_text("raise ImportError('not mine')")
+    (scratch.here / "experiments").mkdir()
+    (scratch.here / "experiments" / "__init__.py").write_text("raise ImportError('not mine')")
     status, out, _ = scratch.run("--no_env", "hello", "--input=a b", "--fail")
     assert status == 3
-    assert json.loads(out) == [sys.prefix, str(scratch.elsewhere), ["--input=a b", "--fail"]]
+    assert json.loads(out) == [sys.prefix, str(scratch.here), ["--input=a b", "--fail"]]
     assert scratch.leftovers() == []
 
 
@@ -187,8 +187,8 @@ def test_a_target_brings_its_compiler_to_no_other_command(scratch):
     bench.mkdir(parents=True)
     shutil.copy(ROOT / "attnlab" / "bench" / "targets.toml", bench)
     scratch.add("packages", PACKAGES)
-    (scratch.elsewhere / "earlier").mkdir()
-    (scratch.elsewhere / "earlier" / "settings.json").write_text('{"target": ["v5e"]}')
+    (scratch.here / "earlier").mkdir()
+    (scratch.here / "earlier" / "settings.json").write_text('{"target": ["v5e"]}')
     compilers = str(scratch.venv / "compilers")
 
     status, out, err = scratch.run("--extra=tpu", "packages")

@@ -16,6 +16,7 @@ import time
 import pytest
 
 from tests.launch.site import ROOT, Site
+from tests.several import free_port
 
 SLURM = ["sbatch", "squeue", "srun", "scontrol", "scancel", "slurmctld", "slurmd"]
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])
@@ -69,12 +70,6 @@ end = time.monotonic() + 60
 while not saved.exists() and "--waits" in sys.argv and time.monotonic() < end:
     time.sleep(0.05)
 """
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
 
 
 @pytest.fixture

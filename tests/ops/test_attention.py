@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import export
+from jax.extend.core import subjaxprs
 
 from attnlab import masks, routes, scores
 from attnlab.devices.platforms import Platform, compiling_for
@@ -111,9 +112,8 @@ def dot_generals(jaxpr):
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
             yield eqn
-        for inner in jax.tree.leaves(eqn.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            if hasattr(inner, "eqns"):
-                yield from dot_generals(inner)
+    for inner in subjaxprs(jaxpr):
+        yield from dot_generals(inner)
 
 
 @pytest.mark.parametrize("implementation", ["dense", "blockwise"])

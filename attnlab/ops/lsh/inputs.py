@@ -190,11 +190,9 @@ def check_knobs(
     require_options(options, published)
     require_implementation(implementation)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
-    for name, size in (
-        ("chunk_size", chunk_size),
-        ("rows_at_once", 1 if rows_at_once is None else rows_at_once),
-    ):
-        as_size(name, size)
+    as_size("chunk_size", chunk_size)
+    if rows_at_once is not None:
+        as_size("rows_at_once", rows_at_once)
     return dropout_rate
 
 

@@ -21,7 +21,7 @@ from attnlab.devices.platforms import Platform
 from attnlab.ops.kernels.pallas import Pallas, block_sizes, kernels_for, why_not_on
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Seen, Visible
 from attnlab.ops.kernels.pallas.tiles import MASKED
-from attnlab.ops.lsh.order import Geometry, Order, take
+from attnlab.ops.lsh.order import Order, take
 from attnlab.ops.lsh.rows import (
     CallSettings,
     Row,
@@ -66,7 +66,9 @@ def kernel_for(
         return "takes masks of keys, causal and segments, not of other pairs"
     if settings.dropout_rate > 0:
         return "takes no dropout"
-    back, ahead = _reach(geometry)
+    # How many slots before and after its own a query sees at most.
+    back = geometry.window
+    ahead = 0 if geometry.causal else geometry.window
     blocks = block_sizes(options, platform, "dot", (back, ahead))
     config = Config(*blocks, back, ahead, q.dtype, settings.precision, options.interpret)
     kernel = Kernel(platform, config, geometry.causal)
@@ -250,11 +252,6 @@ def _other_orders(x: jax.Array, token: jax.Array) -> jax.Array:
 def _pad_to_blocks(kernel: Kernel, x: jax.Array, axis: int = 1) -> jax.Array:
     blocks = math.lcm(kernel.config.block_q, kernel.config.block_k)
     return pad_to_multiple(x, axis, blocks)
-
-
-def _reach(geometry: Geometry) -> tuple[int, int]:
-    """How many slots before and after its own a query sees at most."""
-    return geometry.window, 0 if geometry.causal else geometry.window
 
 
 def _rows(settings: CallSettings, q, v, scale, order: Order, indices) -> Row:

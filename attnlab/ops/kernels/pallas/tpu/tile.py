@@ -76,7 +76,7 @@ class Operands(NamedTuple):
             q=by_lane(x.q),
             k=by_lane(x.k),
             v=by_lane(x.v),
-            w=None if x.w is None else _pad(x.w, 1).astype(jnp.float32)[:, None],
+            w=None if x.w is None else pad_to_multiple(x.w, 1, UNITS).astype(jnp.float32)[:, None],
             # An axis of 1: a block is then [1, bq], a row along the lanes.
             first=visible.first[:, None],
             extent=visible.extent[:, None],
@@ -125,13 +125,11 @@ def over_queries(x: Operands, visible: Visible, config: Config) -> Walk:
 
 
 def by_lane(x: jax.Array) -> jax.Array:
-    """[.., positions, width] to [.., width, positions], the width padded to whole `UNITS`."""
-    return _pad(jnp.swapaxes(x, 1, 2), 1)
+    """[.., positions, width] to [.., width, positions], the width padded to whole `UNITS`.
 
-
-def _pad(x: jax.Array, axis: int) -> jax.Array:
-    """Zeros add nothing to a dot product; to the additive score neither, as w is zero there."""
-    return pad_to_multiple(x, axis, UNITS)
+    Zeros add nothing to a dot product; to the additive score neither, as w is zero there.
+    """
+    return pad_to_multiple(jnp.swapaxes(x, 1, 2), 1, UNITS)
 
 
 def specs(x: Operands, config: Config, place: Callable[..., Place]) -> Operands:
