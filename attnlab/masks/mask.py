@@ -73,6 +73,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     # Ranks of the array fields in one example, where these are not 0: [*B, S] has rank 1.
     ranks: ClassVar[Mapping[str, int]] = {}
+    # What `hides_future` is where `reach` goes past the query; of a user's own it is not known.
+    _hides_otherwise: ClassVar[bool | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -222,8 +224,11 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     @property
     def hides_future(self) -> bool | None:
-        """Whether no query sees a key that follows it; None = only an array's numbers say it."""
-        return self.reach[1] == 0
+        """Whether no query sees a key that follows it; None = not known while tracing.
+
+        A mask of your own that hides the future says so here or in `reach`.
+        """
+        return True if self.reach[1] == 0 else self._hides_otherwise
 
     @property
     def first_position(self) -> ArrayLike | None:
@@ -272,6 +277,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
 class OfPositions(Mask):
     """A mask whose fields are positions, or numbers of these."""
+
+    _hides_otherwise = False
 
     def check(self):
         fields = dataclasses.fields(self)
@@ -327,10 +334,8 @@ class Both(Mask):
 
     @property
     def hides_future(self):
-        first, second = self.first.hides_future, self.second.hides_future
-        if first or second:
-            return True
-        return None if first is None or second is None else False
+        hides = self.first.hides_future, self.second.hides_future
+        return any(hides) or (None if None in hides else False)
 
     @property
     def first_position(self):
@@ -547,9 +552,7 @@ def cut_rows(x: jax.Array, offset: ArrayLike, count: int, axis: int, *, none: An
 
 def _nearer(one: int | None, other: int | None) -> int | None:
     """The smaller of two reaches; None has no end."""
-    if one is None or other is None:
-        return other if one is None else one
-    return min(one, other)
+    return min((reach for reach in (one, other) if reach is not None), default=None)
 
 
 def _of_all_examples(offset: ArrayLike) -> jax.Array:

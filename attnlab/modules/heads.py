@@ -239,7 +239,8 @@ class MultiHead(AttentionBase):
                 " key= with decode=True (give the whole sequence's bias= to the call)"
             )
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
-        causal = decode or self.route.hides_future or (mask is not None and mask.hides_future)
+        hides = decode, self.route.hides_future, mask is not None and mask.hides_future
+        causal = any(hides) or (None if None in hides else False)
         num_queries = num_keys if decode else q.shape[-3]
         first = masks.first_position(mask)
         known = as_int(first)
