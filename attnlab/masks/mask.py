@@ -359,10 +359,10 @@ class _FromQuery(Mask):
     offset: jax.Array
 
     def visible(self, i, j):
-        return self.mask.visible(i + self._first, j)
+        return self.mask.visible(i + self.offset.reshape(()), j)
 
     def block(self, q_positions, k_positions):
-        return self.mask.block(q_positions + self._first, k_positions)
+        return self.mask.block(q_positions + self.offset.reshape(()), k_positions)
 
     def in_layout(self, layout):
         return _FromQuery(self.mask.in_layout(layout), self.offset.reshape(1, 1))
@@ -371,7 +371,7 @@ class _FromQuery(Mask):
         self.mask.check()
 
     def key_range(self, q_positions, num_keys):
-        return self.mask.key_range(q_positions + self._first, num_keys)
+        return self.mask.key_range(q_positions + self.offset.reshape(()), num_keys)
 
     @property
     def reach(self):
@@ -382,8 +382,8 @@ class _FromQuery(Mask):
         return self.mask.hides_future
 
     @property
-    def _first(self) -> jax.Array:
-        return self.offset.reshape(())
+    def first_position(self):
+        return shift(first_position(self.mask), self.offset.reshape(()))
 
 
 @final
