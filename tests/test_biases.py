@@ -298,7 +298,7 @@ def test_the_route_says_it_as_well_and_an_array_cannot():
     assert learned(mask=real)[4:6] == [False, True]
     array = jnp.asarray(np.tri(40, dtype=bool))
     assert learned(mask=masks.Causal() & array) == [True] * 8
-    rule = r"a boolean mask does not say; .*masks.Causal\(\) & array"
+    rule = r"this mask does not say; .*masks.Causal\(\) & mask"
     for mask in (array, masks.Padding(39) & array):
         with pytest.raises(ValueError, match=rule):
             learned(mask=mask)

@@ -268,6 +268,9 @@ def test_a_cut_mask_looks_where_its_queries_stand():
     assert (int(first), int(stop)) == (0, 5 + 2 + 1)
     seen = cut.visible(np.arange(4)[:, None], np.arange(19)[None])
     np.testing.assert_array_equal(seen, np.tri(4, 19, 5, dtype=bool))
+    # windows, rotary positions and biases ask here
+    assert masks.first_position(cut) == 5
+    assert masks.first_position(masks.Padding(19) & cut.for_queries(2, 1)) == 5 + 2
 
 
 def test_visible_keys_are_those_that_no_query_behind_them_misses():

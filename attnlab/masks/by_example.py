@@ -62,6 +62,7 @@ class Segments(Mask):
     kv_ids: ArrayLike | None = None
 
     ranks = {"q_ids": 1, "kv_ids": 1}
+    _hides_otherwise = False
 
     def visible(self, i, j):
         q_ids, kv_ids = self._ids()

@@ -73,6 +73,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     # Ranks of the array fields in one example, where these are not 0: [*B, S] has rank 1.
     ranks: ClassVar[Mapping[str, int]] = {}
+    # What `hides_future` is where `reach` goes past the query; of a user's own it is not known.
+    _hides_otherwise: ClassVar[bool | None] = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -222,8 +224,11 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
     @property
     def hides_future(self) -> bool | None:
-        """Whether no query sees a key that follows it; None = only an array's numbers say it."""
-        return self.reach[1] == 0
+        """Whether no query sees a key that follows it; None = not known while tracing.
+
+        A mask of your own that hides the future says so here or in `reach`.
+        """
+        return True if self.reach[1] == 0 else self._hides_otherwise
 
     @property
     def first_position(self) -> ArrayLike | None:
@@ -272,6 +277,8 @@ class Mask(flax.struct.PyTreeNode, abc.ABC):
 
 class OfPositions(Mask):
     """A mask whose fields are positions, or numbers of these."""
+
+    _hides_otherwise = False
 
     def check(self):
         fields = dataclasses.fields(self)
@@ -375,6 +382,10 @@ class _FromQuery(Mask):
     @property
     def hides_future(self):
         return self.mask.hides_future
+
+    @property
+    def first_position(self):
+        return shift(first_position(self.mask), self._first)
 
     @property
     def _first(self) -> jax.Array:

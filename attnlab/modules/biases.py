@@ -2,9 +2,9 @@
 
 Each is called with the numbers of query heads, queries and keys, and returns a `biases.Relative`. A
 `MultiHeadAttention` that is given one as `position_bias=` calls it itself, and says whether its
-mask or its route hides what follows a query (None: a boolean array does not say). One module that
-is given to several is one table for all of them, as Flax has it; the layers of `models.transformer`
-have a table each.
+mask or its route hides what follows a query (None: a boolean array, or a mask of your own, does not
+say). One module that is given to several is one table for all of them, as Flax has it; the layers
+of `models.transformer` have a table each.
 """
 
 from __future__ import annotations
@@ -80,8 +80,8 @@ class RelativePositionBias(BiasModule, kw_only=True):
         """
         require(
             causal is not None or self.bidirectional is not None,
-            "RelativePositionBias must know whether keys after the query are seen, and a boolean"
-            " mask does not say; got bidirectional=None (give mask=masks.Causal() & array, or"
+            "RelativePositionBias must know whether keys after the query are seen, and this mask"
+            " does not say; got bidirectional=None (give mask=masks.Causal() & mask, or"
             " RelativePositionBias(bidirectional=True or False))",
         )
         sizes = {"num_heads": num_heads, "num_queries": num_queries, "num_keys": num_keys}

@@ -239,7 +239,11 @@ class MultiHead(AttentionBase):
                 " key= with decode=True (give the whole sequence's bias= to the call)"
             )
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
-        causal = decode or self.route.hides_future or (mask is not None and mask.hides_future)
+        by_route = self.route.hides_future
+        by_mask = mask is not None and mask.hides_future
+        causal = bool(decode or by_route or by_mask)
+        if not causal and None in (by_route, by_mask):
+            causal = None  # not known
         num_queries = num_keys if decode else q.shape[-3]
         first = masks.first_position(mask)
         known = as_int(first)

@@ -57,7 +57,8 @@ class Route(Protocol):
     Attributes:
       shares_qk: whether q and k must be the same.
       by_position: whether the pairs depend on where queries and keys stand.
-      hides_future: whether no query visits a key that follows it, whatever the mask.
+      hides_future: whether no query visits a key that follows it, whatever the mask; None = not
+        known while tracing.
       sows_weights: whether a module may sow the weights, which are dense.
       hash_keywords: names of the keywords that say how to hash, some of these: "hash_key", a PRNG
         key; "hash_inputs", the queries before rotary positions; "center", the learned center.
@@ -70,7 +71,7 @@ class Route(Protocol):
     def by_position(self) -> bool: ...
 
     @property
-    def hides_future(self) -> bool: ...
+    def hides_future(self) -> bool | None: ...
 
     @property
     def sows_weights(self) -> bool: ...
@@ -125,7 +126,7 @@ class Exact:
 
     shares_qk: bool = False
     by_position: bool = True
-    hides_future: bool = False
+    hides_future: bool | None = False
     sows_weights: bool = True
     hash_keywords: frozenset[str] = frozenset()
 
@@ -292,7 +293,7 @@ class Masked(_Within):
     def __post_init__(self):
         fits = isinstance(self.mask, masks.Mask)
         require_instance("Masked.mask", self.mask, fits, "a value of attnlab.masks")
-        object.__setattr__(self, "hides_future", bool(self.mask.hides_future))
+        object.__setattr__(self, "hides_future", self.mask.hides_future)
 
     def _own(self, first, num_queries):
         at_zero = isinstance(first, int) and first == 0

@@ -161,6 +161,31 @@ def test_a_bias_by_distance_is_cut_to_the_new_tokens():
     np.testing.assert_allclose(got, true, **EXACT)
 
 
+class Past(masks.Mask):
+    """Causal, but only `visible` knows it."""
+
+    def visible(self, i, j):
+        return j <= i
+
+
+@pytest.mark.parametrize(
+    ("route", "mask"),
+    [
+        (DENSE, Past() & masks.Padding(L)),
+        (DENSE, Past().for_queries(0, L)),
+        (routes.Masked(Past()), masks.Padding(L)),
+        (routes.Masked(masks.Explicit(np.tri(L, dtype=bool))), None),
+    ],
+    ids=["own", "cut", "own route", "route of an array"],
+)
+def test_a_bias_by_distance_asks_whether_the_future_is_seen(route, mask):
+    """Decoding is causal; a forward pass that took the same mask for another had other biases."""
+    module, x = mha(route=route, position_bias=RelativePositionBias()), sequence()
+    with pytest.raises(ValueError, match="RelativePositionBias must know"):
+        init(module, x, mask=mask)
+    init(module, x, mask=masks.combine(masks.Causal(), mask))
+
+
 @pytest.mark.parametrize(
     "options",
     [
