@@ -241,7 +241,7 @@ class MultiHead(AttentionBase):
         mask, num_keys = masks.as_mask(mask), k.shape[-3]
         by_route = self.route.hides_future
         by_mask = mask is not None and mask.hides_future
-        causal = bool(decode or by_route or by_mask)
+        causal: bool | None = bool(decode or by_route or by_mask)
         if not causal and None in (by_route, by_mask):
             causal = None  # not known
         num_queries = num_keys if decode else q.shape[-3]
