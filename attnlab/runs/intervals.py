@@ -135,7 +135,7 @@ def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int =
     >>> describe_undecided(0, [-1.0, 0.1, 1.0]), describe_undecided(0, [1.0, 2.0, math.inf])
     ('undecided: the effect is too small to see, within ±2.52', 'undecided: a score is not finite')
     >>> describe_undecided(0, [0.0, 0.0])
-    'undecided: two equal seeds show no variance'
+    'undecided: equal seeds show no variance'
     """
     if min(map(len, samples)) < 2:
         return "undecided: one seed shows no variance"
@@ -143,7 +143,7 @@ def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int =
     if not math.isfinite(gap):
         return "undecided: a score is not finite"
     if half_width(*samples) == 0:  # by chance, of so few
-        return "undecided: two equal seeds show no variance"
+        return "undecided: equal seeds show no variance"
 
     def decide(count: int) -> bool:
         width = half_width(*samples, comparisons=comparisons, count=count)

@@ -83,7 +83,8 @@ def _characters(split: Split) -> tuple[Characters, Split]:
                 f"--vocabulary=characters: the {name} part has {chr(unknown[0])!r}, which the "
                 "training part does not have, and so no code for it; give --vocabulary=bytes"
             )
-    return tokenizer, Split(*(np.searchsorted(vocabulary, part) for part in parts.values()))
+    ids = [np.searchsorted(vocabulary, part) for part in parts.values()]
+    return tokenizer, Split(*ids)
 
 
 def _decode(split: Split) -> dict[str, np.ndarray]:

@@ -47,7 +47,7 @@ def test_as_many_seeds_as_are_said_would_decide_and_fewer_would_not(gap, tie):
 def test_of_two_equal_seeds_nothing_is_said_but_that(samples):
     """They bound no effect by ±0, and do not say how many seeds would decide it."""
     assert side(0, *samples) is None
-    assert describe_undecided(0, *samples) == "undecided: two equal seeds show no variance"
+    assert describe_undecided(0, *samples) == "undecided: equal seeds show no variance"
 
 
 def test_two_seeds_decide_nothing_against_three_either():
