@@ -131,8 +131,8 @@ class Settings(TrainFlags):
     )
     gradient_batches: int | None = flag(
         None,
-        "Number of validation batches, the shortest ones, over which the variance of the gradient is "
-        "measured at each validation. Without it: none.",
+        "Number of validation batches, the shortest ones, over which the variance of the gradient "
+        "is measured at each validation. Without it: none.",
         least=2,
     )
     draw_file: str | None = flag(
