@@ -44,10 +44,8 @@ def read_tsv(path: Path) -> Iterator[Row]:
     for number, line in enumerate(decoded_lines(path), 1):
         columns = line.split("\t")
         if len(columns) != 2:
-            raise Invalid(
-                f"{path}, line {number}: must be source, tab, target; got {len(columns)} "
-                f"column{'s' * (len(columns) != 1)}"
-            )
+            rule = "must have 2 columns, source and target, with a tab between"
+            raise Invalid(f"{path}, line {number}: {rule}; got {len(columns)}")
         if not all(column.strip() for column in columns):
             raise Invalid(f"{path}, line {number} has an empty column; remove the line")
         yield dict(zip(("source", "target"), columns, strict=True))

@@ -155,12 +155,13 @@ def summary(done: SoFar[Result]) -> str:
     first = trends.describe_busy(results)
     of_one_batch = [r for r in results if r.case.batch == case.batch]  # strong scaling
     said = answer(of_one_batch, trends.quiet_seconds, duration)
+    word = "device" if devices == [1] else "devices"
     notes = [
         f"**{first}; their times count in no crossover and no growth.**" if first else "",
         f"**{said}**" if said else "",
         f"{state} {what}, batch {case.batch}, {case.num_heads} heads of width "
         f"{case.head_dim} (model width {case.width}), {case.dtype}, {causal}, {case.parallel} on "
-        f"{', '.join(map(str, devices))} device{'s' * (devices != [1])}{split}{kept}.",
+        f"{', '.join(map(str, devices))} {word}{split}{kept}.",
         legend(results),
     ]
     if not case.ops_only:

@@ -1,4 +1,4 @@
-"""What the report of `translate` has beside the scores: further columns, and figures."""
+"""Columns and figures of the report of `translate`, beside the scores."""
 
 import dataclasses
 import re

@@ -56,7 +56,9 @@ def test_what_is_wrong_with_other_files_is_said_in_one_line(write, tmp_path):
         open_text(tmp_path)
     with pytest.raises(Invalid, match=r"a\.tsv, line 2: must be source, tab, target; got 3 col"):
         open_text(write("a.tsv", b"a\tb\na\tb\tc\n"))
-    with pytest.raises(Invalid, match=r"line 1: must be source, tab, target; got 1 column$"):
+    with pytest.raises(
+        Invalid, match=r"line 1: must have 2 columns, source and target, .*; got 1$"
+    ):
         open_text(write("a.tsv", b"ab\n"))
     with pytest.raises(Invalid, match=r"a\.tsv, line 1 has an empty column; remove the line"):
         open_text(write("a.tsv", b"a\t\n"))
