@@ -84,6 +84,40 @@ def dot_product_attention(
     )
 
 
+@of_masks
+def cosine_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: ArrayLike = 1.0,
+    mask: Mask | ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
+
+    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
+    is a number or a learned array [] or [N]; with 1.0 no weight is more than e² times another. The
+    other keywords are those of `attention`.
+    """
+    return attention(
+        Cosine(scale),
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        implementation=implementation,
+        precision=precision,
+    )
+
+
 def _with_keywords(function: _Function) -> _Function:
     """Decorates what hands **options to `attention`: its signature shows these keywords."""
     signature = inspect.signature(function)
@@ -93,24 +127,6 @@ def _with_keywords(function: _Function) -> _Function:
     described: Any = function
     described.__signature__ = signature.replace(parameters=[*arguments, *keywords])
     return of_masks(function)
-
-
-@_with_keywords
-def cosine_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: ArrayLike = 1.0,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
-
-    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
-    is a number or a learned array [] or [N]; with 1.0 no weight is more than e² times another. The
-    other keywords are those of `attention`.
-    """
-    return attention(Cosine(scale), q, k, v, **options)
 
 
 @_with_keywords
