@@ -223,19 +223,20 @@ def _other_slope(
 def causal(subject: Subject, seed: int) -> Found:
     """Under `masks.Causal()` no bit of the past depends on the future, nor has it a gradient.
 
-    LSH adds keys in the order of their slots, which later tokens move: its past may move by a
-    rounding, in float64, in which no leak hides behind one.
+    LSH adds keys in the order of their slots, which later tokens move. So it is asked in float64,
+    where its past may move by 1e-12 of its size: a rounding, and less than a leak.
     """
     if not subject.causal:
         raise Inapplicable("its mask cannot hide the future")
-    adds_by_slot = isinstance(getattr(subject.layer, "route", None), LSH)
-    with jax.enable_x64(adds_by_slot):
-        yield from _find_leak(subject, seed, adds_by_slot)
+    if isinstance(getattr(subject.layer, "route", None), LSH):
+        within_rounding = functools.partial(compare_numbers, tolerance=1e-12)
+        with jax.enable_x64(True):
+            yield from _find_leak(subject, seed, jnp.float64, within_rounding)
+    else:
+        yield from _find_leak(subject, seed, jnp.float32, compare_bits)
 
 
-def _find_leak(subject: Subject, seed: int, adds_by_slot: bool) -> Found:
-    dtype = jnp.float64 if adds_by_slot else jnp.float32
-    compare = functools.partial(compare_numbers, tolerance=1e-12) if adds_by_slot else compare_bits
+def _find_leak(subject: Subject, seed: int, dtype: Any, compare: Callable[..., Any]) -> Found:
     whole_tiles = subject.sizes(batch=1, queries=128, keys=128, num_kv_heads=1)
     for sizes in (subject.sizes(), whole_tiles):
         mask = subject.mask_of(causal=True, sizes=sizes)
