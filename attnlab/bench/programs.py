@@ -85,8 +85,12 @@ def arguments(
         whole = streams[mechanism.streams[0]].reshape(case.batch, case.length, case.width)
         whole = jax.device_put(whole.astype(case.dtype), devices[0])
         before = case.length - new_tokens(case)
-        _, variables = jax.jit(mechanism.apply)(_initialize(mechanism), whole[:, :before])
-        return variables, whole[:, before:][:, :1]
+
+        @jax.jit  # the context is not returned, so that no attention is computed
+        def fill(variables: Any, tokens: jax.Array) -> Any:
+            return mechanism.apply(variables, tokens)[1]
+
+        return fill(_initialize(mechanism), whole[:, :before]), whole[:, before:][:, :1]
     rows = _shape(case, mechanism)
     batched = [streams[name].reshape(rows.shape).astype(rows.dtype) for name in mechanism.streams]
     parameters = _initialize(mechanism)
