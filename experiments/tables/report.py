@@ -58,7 +58,7 @@ class Line:
       verdict: verdict by the rules of `verdicts`, "not run" where there is no number.
       scale: scale of ours.
       seeds: seeds that it is of.
-      revision: git revision that made it.
+      revision: git revision that made it, or those of its seeds with spaces between.
       command: command that makes it.
       n: number of seeds, or of measurements.
       mean: mean of our number over the seeds.
@@ -172,6 +172,7 @@ def _make_section(
         # A row may have more seeds than the run, or fewer.
         of_seeds = dataclasses.replace(context, seeds=seeds) if seeds else context
         commands = [shlex.join(["launch/local", *words]) for words in table.commands(row, of_seeds)]
+        revisions = dict.fromkeys(one.where.environment["revision"] or "unknown" for one in some)
         line = Line(
             table=name,
             row=row,
@@ -182,7 +183,7 @@ def _make_section(
             verdict=verdict.get(row, verdicts.NOT_RUN),
             scale=context.scale,
             seeds=",".join(map(str, seeds)),
-            revision=some[0].where.environment["revision"] if some else "",
+            revision=" ".join(revisions),
             command=" && ".join(commands),
         )
         lines.append(line)
@@ -282,7 +283,7 @@ def _format_section(section: Section) -> list[str]:
     ]
     parts = [f"## {table.title}", markdown_table(header, cells)]
     parts += table.remarks(section.found)
-    revisions = list(dict.fromkeys(line.revision for line in lines if line.revision))
+    revisions = list(dict.fromkeys(" ".join(line.revision for line in lines).split()))
     if len(revisions) > 1:
         said = f"Rows are of several revisions: {', '.join(revisions)}."
         parts.append(f"{said} {_compare(revisions)}")

@@ -1,6 +1,6 @@
 """Kept verdicts: today's rules say of the kept rows what they said; `test_reports` has the rest."""
 
-from experiments.tables import claims, scoreboard, verdicts
+from experiments.tables import claims, report, scoreboard, verdicts
 
 
 def test_the_kept_scoreboard_has_the_verdicts_of_the_kept_rows():
@@ -11,3 +11,9 @@ def test_the_kept_scoreboard_has_the_verdicts_of_the_kept_rows():
     kinds = [verdicts.kind(one.line.verdict) for one in found]
     unknown = kinds.count(verdicts.UNDECIDED) + kinds.count(verdicts.NOT_RUN)
     assert 3 * unknown < len(found)
+
+
+def test_a_row_names_the_revisions_of_all_its_seeds():
+    luong4 = next(iter(report.read_sections(claims.RESULTS / "tables_cpu_luong4")))
+    (line,) = [line for line in luong4.lines if line.row == "local-p, general"]
+    assert line.seeds == "0,1,2,3,4,5,6,7" and line.revision == "8f27a9fac928 84f70318188e"
