@@ -20,6 +20,9 @@ from attnlab.runs.units import human
 _ROWS = 512  # of queries that NumPy attends with at a time
 _LARGE_BYTES = 2**26  # beside which what a process begins with is nothing
 SAMPLE_SECONDS = 5e-3  # shorter calls are batched: a clock read and a thread wake-up cost ~20 µs
+# Threads that slept wake up on one core, and the system moves them apart while they work: of the
+# first 25 ms a call of 23 ms took 31 on two cores, after 100 ms it took 24.
+WAKE_SECONDS = 0.1
 
 
 @dataclasses.dataclass
@@ -45,6 +48,14 @@ class Program:
     def calls(self) -> int:
         """The number of calls of a sample."""
         return max(1, math.ceil(SAMPLE_SECONDS / self.one_call))
+
+    def wake(self) -> None:
+        """Runs for `WAKE_SECONDS`, unless one call takes as long: before samples after a pause."""
+        if self.one_call >= WAKE_SECONDS:
+            return
+        start = time.perf_counter()
+        while time.perf_counter() - start < WAKE_SECONDS:
+            self.run()
 
     def sample(self) -> float:
         """Seconds of one call, averaged over `calls`."""
@@ -87,6 +98,7 @@ def measure(
     if case.passes == ACCURACY:
         return dataclasses.replace(ready.known, error=distance(case, text, ready.values()[0]))
     seconds: list[float] = []
+    ready.wake()
     while len(seconds) < repeats:
         expected = ready.calls * (seconds[-1] if seconds else ready.one_call)
         if seconds and time.perf_counter() - began + expected > limit_seconds:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from attnlab.bench.measure import SAMPLE_SECONDS, sample
+from attnlab.bench.measure import SAMPLE_SECONDS, WAKE_SECONDS, sample
 from attnlab.bench.roofline import PRODUCTS, Peak, Unit
 
 __all__ = ["measure"]
@@ -33,9 +33,10 @@ def measure(unit: Unit, *, repeats: int) -> Peak:
     for size in sizes.get(device.platform, sizes[""]):
         program, arguments, operations = _program(unit, size)
         compiled = jax.jit(program).lower(*arguments).compile()
-        jax.block_until_ready(compiled(*arguments))  # pays for threads and pages
-        start = time.perf_counter()
-        jax.block_until_ready(compiled(*arguments))
+        began = time.perf_counter()
+        while time.perf_counter() - began < WAKE_SECONDS:
+            start = time.perf_counter()
+            jax.block_until_ready(compiled(*arguments))
         calls = max(1, math.ceil(SAMPLE_SECONDS / (time.perf_counter() - start)))
         for _ in range(repeats):
             block_each = device.platform == "cpu"

@@ -29,7 +29,7 @@ from attnlab.runs.errors import Invalid
 
 # JAX 0.10's CUDA plugin says at each start, whatever the platform, that there is no driver.
 _CHATTER = re.compile(r"^.*(cudart_stub\.cc|before absl::InitializeLog).*\n?", re.MULTILINE)
-START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
+_START_SECONDS = 300.0  # importing JAX from a cold network disk, or waking an accelerator
 
 Send = Callable[..., None]  # (**message)
 
@@ -157,7 +157,7 @@ class Workers:
         if self._worker is None:
             self._last = os.fstat(self._log.fileno()).st_size
             self._worker = self._make(self._log)
-            message = self._worker.receive(START_SECONDS)
+            message = self._worker.receive(_START_SECONDS)
             if message is None or "hello" not in message:
                 self.retire()
                 text = message["refused"] if message else last_line(self.last_words())

@@ -5,8 +5,8 @@ The first (index 0) decides, prints and writes; what is computed together they c
 order. Values travel through the service of `jax.distributed`, so no device is asked for.
 
 A process that ends before its time leaves word of it. The others are interrupted, and ended where
-that does not help, within `GRACE` seconds. One that is killed leaves no word: its collectives fail,
-or JAX's service misses its heartbeat and ends the others within a minute.
+that does not help, within `_GRACE` seconds. One that is killed leaves no word: its collectives
+fail, or JAX's service misses its heartbeat and ends the others within a minute.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ __all__ = [
     "tell",
 ]
 
-PATIENCE = 300  # seconds in which the others must have started
+_PATIENCE = 300  # seconds in which the others must have started
 HEARTBEAT = 30  # seconds without a sign of life after which a process counts as dead
-GRACE = 20.0  # seconds that a process has to end when another one has
+_GRACE = 20.0  # seconds that a process has to end when another one has
 LAST = 15.0  # seconds in which all meet at the end where some may be gone
 REPORT = 600.0  # seconds that a report may take
-LOOK = 1.0  # seconds that a thread waits at once, deaf to signals
+_LOOK = 1.0  # seconds that a thread waits at once, deaf to signals
 _END = "attnlab/end"
 T = TypeVar("T")
 
@@ -138,7 +138,7 @@ def join(cluster: Cluster) -> None:
     jax.config.update("jax_enable_preemption_service", False)
     who = f"process {cluster.index} of {cluster.count}"
     # JAX ends a process that waits in vain, with words of its own.
-    waits = f"{who} waits for the others at {cluster.coordinator}, {PATIENCE} s at most"
+    waits = f"{who} waits for the others at {cluster.coordinator}, {_PATIENCE} s at most"
     patience = threading.Timer(LAST, lambda: print(waits, file=sys.stderr, flush=True))
     patience.start()
     try:
@@ -148,7 +148,7 @@ def join(cluster: Cluster) -> None:
             process_id=cluster.index,
             local_device_ids=None if cluster.gpus is None else list(cluster.gpus),
             cluster_detection_method="deactivate",
-            initialization_timeout=PATIENCE,
+            initialization_timeout=_PATIENCE,
             heartbeat_timeout_seconds=HEARTBEAT,
         )
     except Exception as error:
@@ -263,7 +263,7 @@ def _get(name: str, until: threading.Event | None = None) -> Any:
     """The words that a process sets, when it does; between two looks signals are answered."""
     while until is None or not until.is_set():
         try:
-            return _run.client.blocking_key_value_get(name, round(1000 * LOOK))
+            return _run.client.blocking_key_value_get(name, round(1000 * _LOOK))
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
@@ -284,6 +284,6 @@ def _watch() -> None:
             return
         _run.ended = ended
         os.kill(os.getpid(), signal.SIGTERM)
-    if not _run.leaves.wait(GRACE):  # it waits for a device, which waits for the other
+    if not _run.leaves.wait(_GRACE):  # it waits for a device, which waits for the other
         print(ended.line(), file=sys.stderr, flush=True)
         os._exit(ended.status)

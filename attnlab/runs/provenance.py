@@ -23,6 +23,7 @@ __all__ = [
     "describe",
     "devices",
     "devices_of",
+    "instructions",
     "name",
     "processor",
     "revision",
@@ -36,6 +37,8 @@ _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = ("attnlab", "experiments", ":(exclude)experiments/results")
 PACKAGES = ("attnlab", "jax", "jaxlib", "flax", "numpy")
 _OF_NO_GROUP = ("available_bytes", "revision")
+# Widest first. A virtual machine's name hides them: one "AMD EPYC" has AVX-512, another has not.
+_VECTORS = {"amx_tile": "AMX", "avx512f": "AVX-512", "avx2": "AVX2"}
 COMPILERS = ("libtpu", "jax-cuda12-plugin", "jax-cuda13-plugin")  # named where they are installed
 
 
@@ -237,12 +240,26 @@ def revision() -> str:
 
 
 def processor() -> str:
-    """The name of this machine's CPU."""
+    """The name of this machine's CPU, and its widest vector instructions where it is of x86."""
+    match = re.search(r"^model name\s*: (.*)", _cpuinfo(), re.MULTILINE)
+    name = match[1] if match else platform.processor() or "CPU"
+    for instruction, called in _VECTORS.items():
+        if instruction in instructions():
+            return f"{name}, {called}"
+    return name
+
+
+def instructions() -> list[str]:
+    """The extensions that this machine's CPU has, by Linux's names, sorted; elsewhere none."""
+    match = re.search(r"^(?:flags|Features)\s*: (.*)", _cpuinfo(), re.MULTILINE)
+    return sorted(match[1].split()) if match else []
+
+
+def _cpuinfo() -> str:
     try:
-        match = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        return Path("/proc/cpuinfo").read_text()
     except OSError:
-        match = None
-    return match[1] if match else platform.processor() or "CPU"
+        return ""
 
 
 def cores() -> int:

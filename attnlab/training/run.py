@@ -6,6 +6,7 @@ import contextlib
 import functools
 import re
 import signal
+import zlib
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -44,14 +45,17 @@ def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
 def keep_compiled(cache_dir: str | None = None) -> None:
     """Keeps programs that are compiled from now on: a resumed or second run compiles them no more.
 
-    They are those of this processor and version of jaxlib. A cache of JAX's own that is set
+    They are those of this processor's instructions and this version of jaxlib: compiled for another
+    processor of the same name, they could stop with SIGILL. A cache of JAX's own that is set
     (JAX_COMPILATION_CACHE_DIR) stays.
 
     Args:
       cache_dir: folder of prepared data; None = `~/.cache/attnlab`.
     """
     if jax.config.values["jax_compilation_cache_dir"] is None:
-        names = f"{provenance.processor()}-jaxlib-{provenance.version('jaxlib')}"
+        instructions = zlib.crc32(" ".join(provenance.instructions()).encode())
+        processor = f"{provenance.processor()}-{instructions:08x}"
+        names = f"{processor}-jaxlib-{provenance.version('jaxlib')}"
         parent = default_cache_dir() if cache_dir is None else Path(cache_dir)
         folder = parent / "compiled" / re.sub(r"\W+", "-", names)
         jax.config.update("jax_compilation_cache_dir", str(writable(folder)))

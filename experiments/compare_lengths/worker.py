@@ -41,6 +41,7 @@ def main() -> None:
             return
         if "sample" in order:
             assert ready is not None
+            ready.wake()
             send(seconds=ready.sample())
             return
         ready = None  # its memory is the next program's

@@ -47,10 +47,6 @@ print(json.dumps(found))
 """
 
 
-def test_what_is_needed_is_arguments_outputs_and_temporaries():
-    assert memory.Need(1, 20, 300).total == 321
-
-
 def probe(flags: str) -> dict[str, dict[str, int]]:
     environment = dict(os.environ, XLA_FLAGS=flags)
     done = subprocess.run(

@@ -36,11 +36,9 @@ def test_descriptions_are_sane(device):
         ("v5e:4x4", "v5e:4x4", 16, 16),
         ("v5e-8", "v5e:2x4", 8, 8),
         ("v5p-8", "v5p:2x2x1", 4, 4),  # the number counts TensorCores
-        ("tpu7x", "tpu7x", 1, 1),
         ("tpu7x-8", "tpu7x:2x2x1", 4, 8),
         ("a100-80", "a100-80", 1, 1),
         ("a100-80-8", "a100-80:8", 8, 8),
-        ("h100:4", "h100:4", 4, 4),
         ("h100-64", "h100:64", 64, 64),
     ],
 )
@@ -66,11 +64,8 @@ def test_what_the_choice_of_an_implementation_depends_on():
     ("text", "message"),
     [
         ("v9", "--target=v9: no such device; the targets are v4, v5e, v5p, v6e, tpu7x, a100-80"),
-        ("v9:2x2", "no such device"),
-        ("", "no such device"),
         ("v5e:3x3", "v5e has no such slice; its shapes are 1x1, 2x2, 2x4, .*also called v5e-1"),
         ("v5p-4", "v5p has no such slice; .*also called v5p-8, v5p-16"),
-        ("v5e:", "v5e has no such slice"),
     ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(text, message):

@@ -4,6 +4,7 @@ import importlib.util
 import shutil
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from attnlab.runs import provenance
 from attnlab.runs.errors import Invalid
 from attnlab.runs.rows import Where
+from attnlab.training.run import keep_compiled
 
 
 @pytest.fixture
@@ -98,11 +100,20 @@ def test_the_version_of_a_checkout_is_its_own_whatever_is_installed(checkout):
     assert provenance.version("attnlab") != "not installed"
 
 
-def test_what_is_described_is_this_process():
-    found = provenance.describe(["absl-py", "no-such-package"])
-    assert found["platform"] == "cpu" and found["devices"] == jax.device_count()
-    assert found["versions"]["no-such-package"] == "not installed"
-    assert {"attnlab", "jax", "flax", "absl-py"} <= found["versions"].keys()
+def test_processors_of_one_name_are_told_apart_and_keep_their_programs_apart(monkeypatch, tmp_path):
+    devices, folders = set(), set()
+    config = SimpleNamespace(values={"jax_compilation_cache_dir": None})
+    config.update = lambda name, folder: folders.add(folder)
+    for flags in ("avx2", "avx2 avx512f", "avx2 avx512f avx512_bf16"):
+        cpuinfo = f"model name\t: AMD EPYC\nflags\t\t: sse2 {flags}\n"
+        monkeypatch.setattr(provenance, "_cpuinfo", lambda text=cpuinfo: text)
+        found = provenance.describe(["absl-py"])
+        devices.add((found["device"], "absl-py" in found["versions"]))
+        with monkeypatch.context() as patch:
+            patch.setattr(jax, "config", config)
+            keep_compiled(tmp_path)
+    assert devices == {("AMD EPYC, AVX2", True), ("AMD EPYC, AVX-512", True)}
+    assert len(folders) == 3
 
 
 @pytest.mark.parametrize("error", [RuntimeError("no backend\nand more"), AssertionError()])
