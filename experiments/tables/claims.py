@@ -218,12 +218,13 @@ def _compare_lines(claim: Claim, results: Path) -> Iterator[tuple[Line, Gap | No
 def _values(
     claim: Claim, fields: Mapping[str, Any], lines: Sequence[Mapping[str, Any]]
 ) -> list[float]:
-    """The score of the lines that have some values, of all seeds."""
+    """The score of the lines that have some values, of all seeds; "" is no value."""
     found: dict[int | None, float] = {}
     of_seed: dict[int | None, Any] = {}
     for line in lines:
         cell = line.get("cell", {})
-        has = {**line, **line.get("case", {}), **cell.get("axes", {})}
+        values = {**line, **line.get("case", {}), **cell.get("axes", {})}
+        has = {name: "" if value is None else value for name, value in values.items()}
         score = {**line, **line.get("scores", {})}.get(claim.score)
         if score is not None and fields.items() <= has.items():
             seed, item = cell.get("seed"), (line.get("case"), cell, line.get("evaluated"))
