@@ -30,6 +30,10 @@ from experiments.language_model.models import rounds_of
 
 NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
 FASTER = 0.95  # of exact attention's time: what is nearer is noise
+_COSTS: dict[str, Callable[[Point], float | None]] = {  # of a model, by their axis
+    "time of a step, µs a token": lambda point: point.seconds and 1e6 * point.seconds,
+    "memory of a step, KiB a token": lambda point: point.memory and point.memory / 1024,
+}
 VERDICTS = {True: "As good", False: "Worse", None: "Undecided"}  # by `is_equal`
 
 
@@ -215,6 +219,9 @@ def _against_exact(rows: Sequence[Row], margin: float) -> Iterator[str]:
             f" interval is at most {margin:g} more, *worse* where all of it is above that; it is"
             f" faster with up to {FASTER:g} of the time."
         )
+    if len({point.length for point in _known(rows)}) > 1:
+        yield "## Over the length"
+        yield "![bits per byte, time and memory over the length](lengths.svg)"
 
 
 def _rounds(rows: Sequence[Row]) -> Iterator[str]:
@@ -288,7 +295,8 @@ def draw(rows: Sequence[Row]) -> dict[str, Figure | None]:
     """Each figure that there are points for."""
     with figure_files.style():
         return {
-            "frontier": _draw_frontier(rows),
+            "frontier": _draw_frontier(_known(rows)),
+            "lengths": _draw_lengths(_known(rows)),
             "rounds": _draw_rounds(rows),
             "mass": _draw_mass(rows),
         }
@@ -321,41 +329,63 @@ def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
     return figure
 
 
-def _draw_frontier(rows: Sequence[Row]) -> Figure | None:
-    """Bits per byte against what a token costs: left and low is good."""
-    kinds: list[tuple[str, Callable[[Point], float | None]]] = [
-        ("time of a step, µs a token", lambda point: point.seconds and 1e6 * point.seconds),
-        ("memory of a step, KiB a token", lambda point: point.memory and point.memory / 1024),
-    ]
-    found = [point for key, point in points(rows).items() if key[1] == key[2]]
-    known = [point for point in found if all(of(point) is not None for _, of in kinds)]
+def _known(rows: Sequence[Row]) -> list[Point]:
+    """The models as they were trained whose costs are known, lengths rising."""
+    trained = [point for key, point in points(rows).items() if key[1] == key[2]]
+    return [point for point in trained if all(of(point) is not None for of in _COSTS.values())]
+
+
+def _draw_frontier(known: Sequence[Point]) -> Figure | None:
+    """Bits per byte against what a token costs, at the longest length: left and low is good."""
     if not known:
         return None
-    lengths = sorted({point.length for point in known})
-    models = dict.fromkeys(point.model for point in known)
+    longest = max(point.length for point in known)
+    some = [point for point in known if point.length == longest]
+    models = [point.model for point in some]
     figure, panels = _panels(2, sharey=True)
-    for axes, (name, of) in zip(panels, kinds, strict=True):
+    for axes, (name, cost_of) in zip(panels, _COSTS.items(), strict=True):
+        for point in some:
+            look = _look(point.model, models)
+            axes.plot([cost_of(point)], [point.mean], label=point.model, **look)
+            axes.vlines([cost_of(point)], *_interval([point]), color=look["color"], linewidth=1)
+        axes.set_xlabel(name)
+        axes.set_xlim(0, 1.06 * max(cost_of(point) or 0 for point in some))
+    panels[0].set_ylabel("bits per byte, test")
+    return _legend(_explain(figure, models, f" Windows of {longest:,} tokens."), panels)
+
+
+def _draw_lengths(known: Sequence[Point]) -> Figure | None:
+    """Bits per byte and what a token costs over the length, a line for each model."""
+    lengths = sorted({point.length for point in known})
+    if len(lengths) < 2:
+        return None
+    models = list(dict.fromkeys(point.model for point in known))
+    figure, panels = _panels(3)
+    kinds = {"bits per byte, test": lambda point: point.mean, **_COSTS}
+    for axes, (name, y_of) in zip(panels, kinds.items(), strict=True):
         for model in models:
             some = [point for point in known if point.model == model]
-            xs, ys = [of(point) for point in some], [x.mean for x in some]
-            look = _look(model, models)
-            axes.plot(xs, ys, label=model, linewidth=1.3, **look)
-            axes.vlines(xs, *_interval(some), color=look["color"], linewidth=1)
-            for x, point in zip(xs, some, strict=True):
-                look["markersize"] = 4 + 3 * lengths.index(point.length) / max(1, len(lengths) - 1)
-                axes.plot([x], [point.mean], **look)
-        axes.set_xlabel(name)
-        axes.set_xlim(0, 1.06 * max(of(point) or 0 for point in known))
-    panels[0].set_ylabel("bits per byte, test")
-    named = ", ".join(thousands(length) for length in lengths)
-    marks = "Small to large mark" if len(lengths) > 1 else "Windows"
-    shared = " shared: exact attention whose keys are its queries."
-    figure.supxlabel(
-        f"Mean over seeds, 95 % interval. {marks}: {named} tokens."
-        + shared * any(point.model == "shared" for point in known),
-        x=0.01, ha="left", fontsize=7.5, color=MUTED,
-    )  # fmt: skip
-    return _legend(figure, panels)
+            ys = [y_of(point) for point in some]
+            axes.plot(
+                [x.length for x in some], ys, label=model, linewidth=1.3, **_look(model, models)
+            )
+        axes.set_title(name, fontsize="medium")
+        axes.set_xlabel("tokens in a window")
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(lengths, [thousands(length) for length in lengths])
+    for point in known:
+        color = _look(point.model, models)["color"]
+        panels[0].vlines([point.length], *_interval([point]), color=color, linewidth=1)
+    for axes, cost_of in zip(panels[1:], _COSTS.values(), strict=True):
+        axes.set_ylim(0, 1.06 * max(cost_of(point) or 0 for point in known))
+    return _legend(_explain(figure, models), panels)
+
+
+def _explain(figure: Figure, models: Collection[str], windows: str = "") -> Figure:
+    shared = " shared: exact attention whose keys are its queries." * ("shared" in models)
+    text = f"Mean over seeds, 95 % interval.{windows}{shared}"
+    figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
+    return figure
 
 
 def _interval(some: Sequence[Point]) -> tuple[list[float], list[float]]:
