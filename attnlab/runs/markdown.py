@@ -1,8 +1,10 @@
-"""Markdown tables."""
+"""Markdown tables, and what stands in one cell or sentence."""
 
 from collections.abc import Sequence
 
-__all__ = ["markdown_table"]
+__all__ = ["join_first", "markdown_table"]
+
+_NAMED = 6  # of a list; of more there is the number
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -27,3 +29,13 @@ def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         return "| " + " | ".join([first, *rest]) + " |"
 
     return "\n".join([line(header), line(rule), *map(line, body)])
+
+
+def join_first(texts: Sequence[str]) -> str:
+    """The first texts of a list, and how many more there are.
+
+    >>> join_first("abc"), join_first("abcdefgh")
+    ('a; b; c', 'a; b; c; d; e; f; and 2 more')
+    """
+    more = len(texts) - _NAMED
+    return "; ".join([*texts[:_NAMED], *([f"and {more} more"] if more > 0 else [])])

@@ -14,7 +14,7 @@ import jax
 
 from attnlab.core.opaque import reductions_are_right
 from attnlab.runs.errors import Invalid
-from attnlab.runs.markdown import markdown_table
+from attnlab.runs.markdown import join_first, markdown_table
 from attnlab.runs.rows import Where
 from attnlab.runs.units import human
 
@@ -138,7 +138,7 @@ def table(wheres: Sequence[Where]) -> str:
     begun = sorted({where.begun for where in wheres if where.begun})
     if len(begun) > 1:
         counts = [f"{sum(where.begun == at for where in wheres)} begun at {at}" for at in begun]
-        lines.append(["rows of several runs (UTC)", "; ".join(counts)])
+        lines.append(["rows of several runs (UTC)", join_first(counts)])
     return markdown_table(["", "where"], lines) if lines else ""
 
 

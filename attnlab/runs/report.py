@@ -9,11 +9,10 @@ from typing import Any, Generic, TypeVar
 from attnlab.runs import provenance
 from attnlab.runs.command_line import command
 from attnlab.runs.flags import Flags
+from attnlab.runs.markdown import join_first
 from attnlab.runs.rows import Rows, Where
 
 __all__ = ["SoFar", "document", "group", "so_far"]
-
-NAMED = 6  # items that are not done yet and named; of more there is the number
 
 Key = TypeVar("Key", bound=Hashable)
 Row = TypeVar("Row")
@@ -59,7 +58,7 @@ class SoFar(Generic[Row]):
         """
         lost = [f"{title} ({why})" for title, why in self.lost.items()]
         parts = {"Not done yet": self.to_come, "Lost": lost}
-        return " ".join(f"{word}: {_list(some)}." for word, some in parts.items() if some)
+        return " ".join(f"{word}: {join_first(some)}." for word, some in parts.items() if some)
 
     @property
     def origin(self) -> str:
@@ -91,12 +90,6 @@ def so_far(
         wheres=[entry.where for entry in kept],
         lost=lost,
     )
-
-
-def _list(titles: Sequence[str]) -> str:
-    more = len(titles) - NAMED
-    listed = list(titles[:NAMED]) + ([f"and {more} more"] if more > 0 else [])
-    return "; ".join(listed)
 
 
 def document(*parts: str) -> str:
