@@ -23,6 +23,7 @@ from attnlab.runs.markdown import markdown_table
 from attnlab.runs.palette import MUTED, by_rounds
 from attnlab.runs.report import group
 from attnlab.runs.units import spread
+from attnlab.studies.frontier import Mark, frontier_figure, interval
 from attnlab.studies.study import Row
 from experiments.language_model.copying import SYMBOLS
 from experiments.language_model.measure import WATCHED
@@ -30,6 +31,7 @@ from experiments.language_model.models import rounds_of
 
 NO_ATTENTION = "no attention"  # the name under which an ablated model is evaluated
 FASTER = 0.95  # of exact attention's time: what is nearer is noise
+_BITS = "bits per byte, test"
 _COSTS: dict[str, Callable[[Point], float | None]] = {  # of a model, by their axis
     "time of a step, µs a token": lambda point: point.seconds and 1e6 * point.seconds,
     "memory of a step, KiB a token": lambda point: point.memory and point.memory / 1024,
@@ -59,6 +61,11 @@ class Point:
     def mean(self) -> float:
         """The mean of the bits over the seeds."""
         return statistics.fmean(self.bits.values())
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Both ends of the 95 % interval of the mean."""
+        return interval([*self.bits.values()])
 
     def time_of(self, other: Point) -> float | None:
         """Its time over the other's, None where one is not known."""
@@ -342,16 +349,16 @@ def _draw_frontier(known: Sequence[Point]) -> Figure | None:
     longest = max(point.length for point in known)
     some = [point for point in known if point.length == longest]
     models = [point.model for point in some]
-    figure, panels = _panels(2, sharey=True)
-    for axes, (name, cost_of) in zip(panels, _COSTS.items(), strict=True):
-        for point in some:
-            look = _look(point.model, models)
-            axes.plot([cost_of(point)], [point.mean], label=point.model, **look)
-            axes.vlines([cost_of(point)], *_interval([point]), color=look["color"], linewidth=1)
-        axes.set_xlabel(name)
-        axes.set_xlim(0, 1.06 * max(cost_of(point) or 0 for point in some))
-    panels[0].set_ylabel("bits per byte, test")
-    return _legend(_explain(figure, models, f" Windows of {longest:,} tokens."), panels)
+    marks = {
+        point.model: Mark(
+            by_rounds(point.model, models),
+            [*point.bits.values()],
+            [cost_of(point) or 0 for cost_of in _COSTS.values()],
+        )
+        for point in some
+    }
+    note = f" Windows of {longest:,} tokens.{_explain_shared(models)}"
+    return frontier_figure(marks, score=_BITS, costs=[*_COSTS], note=note)
 
 
 def _draw_lengths(known: Sequence[Point]) -> Figure | None:
@@ -361,7 +368,7 @@ def _draw_lengths(known: Sequence[Point]) -> Figure | None:
         return None
     models = list(dict.fromkeys(point.model for point in known))
     figure, panels = _panels(3)
-    kinds = {"bits per byte, test": lambda point: point.mean, **_COSTS}
+    kinds = {_BITS: lambda point: point.mean, **_COSTS}
     for axes, (name, y_of) in zip(panels, kinds.items(), strict=True):
         for model in models:
             some = [point for point in known if point.model == model]
@@ -375,28 +382,16 @@ def _draw_lengths(known: Sequence[Point]) -> Figure | None:
         axes.set_xticks(lengths, [thousands(length) for length in lengths])
     for point in known:
         color = _look(point.model, models)["color"]
-        panels[0].vlines([point.length], *_interval([point]), color=color, linewidth=1)
+        panels[0].vlines([point.length], *point.interval, color=color, linewidth=1)
     for axes, cost_of in zip(panels[1:], _COSTS.values(), strict=True):
         axes.set_ylim(0, 1.06 * max(cost_of(point) or 0 for point in known))
-    return _legend(_explain(figure, models), panels)
-
-
-def _explain(figure: Figure, models: Collection[str], windows: str = "") -> Figure:
-    shared = " shared: exact attention whose keys are its queries." * ("shared" in models)
-    text = f"Mean over seeds, 95 % interval.{windows}{shared}"
+    text = f"Mean over seeds, 95 % interval.{_explain_shared(models)}"
     figure.supxlabel(text, x=0.01, ha="left", fontsize=7.5, color=MUTED)
-    return figure
+    return _legend(figure, panels)
 
 
-def _interval(some: Sequence[Point]) -> tuple[list[float], list[float]]:
-    """Both ends of the 95 % interval of each mean; the mean itself where seeds are too few."""
-    lows, highs = [], []
-    for point in some:
-        bits = [*point.bits.values()]
-        width = half_width(bits) if len(bits) >= FEWEST else 0.0
-        lows.append(point.mean - width)
-        highs.append(point.mean + width)
-    return lows, highs
+def _explain_shared(models: Collection[str]) -> str:
+    return " shared: exact attention whose keys are its queries." if "shared" in models else ""
 
 
 def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
@@ -416,7 +411,8 @@ def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
                 xs, ys, of_seeds = zip(*some, strict=True)
                 look = _look(model, models)
                 axes.plot(xs, ys, label=f"trained as {model}", linewidth=1.3, **look)
-                axes.vlines(xs, *_interval(of_seeds), color=look["color"], linewidth=1)
+                lows, highs = zip(*(point.interval for point in of_seeds), strict=True)
+                axes.vlines(xs, lows, highs, color=look["color"], linewidth=1)
         for model in models:
             if (length, model, model) in by_key and rounds_of(model) is None:
                 look = _look(model, models)
@@ -427,7 +423,7 @@ def _draw_rounds(rows: Sequence[Row]) -> Figure | None:
         axes.set_xlabel("rounds at evaluation")
         axes.set_xscale("log", base=2)
         axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    panels[0].set_ylabel("bits per byte, test")
+    panels[0].set_ylabel(_BITS)
     return _legend(figure, panels)
 
 

@@ -11,6 +11,7 @@ from matplotlib.ticker import FuncFormatter
 
 from attnlab.runs import figure_files, palette
 from attnlab.runs.report import group
+from attnlab.studies.frontier import Mark, frontier_figure
 from attnlab.studies.study import Cell, Row, by_title
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
@@ -40,6 +41,8 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
         f"![{measure} by the length of the source; bars: 95 % of {RESAMPLINGS:,} corpora of as many"
         " sentences, drawn from the n of that length](by_length.svg)"
     )
+    if _marks(rows, measure):
+        yield f"![{measure} against the time of a step](frontier.svg)"
     if any("variance of the gradient" in row.scores for row in rows):
         yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
     attend = [cell for cell in _first_cells(rows) if cell["model"] != "rnn_encdec"]
@@ -65,6 +68,9 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
             percent=measure != "BLEU",
         )
     }
+    if marks := _marks(rows, measure):
+        with figure_files.style():
+            made["frontier"] = frontier_figure(marks, score=measure, costs=["time of a step, ms"])
     if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
         made[_VARIANCE] = _variance_figure(lines)
     first_cells = _first_cells(rows)
@@ -117,6 +123,17 @@ def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
     """The cells of each model that has several."""
     models = group(cells, lambda cell: cell["model"])
     return {model: some for model, some in models.items() if len(some) > 1}
+
+
+def _marks(rows: Sequence[Row], measure: str) -> dict[str, Mark]:
+    """The scores of each model and the time of its step; none of a model alone."""
+    tests = by_title([row for row in rows if row.details.get("steps_per_second")])
+    looks = palette.of_lines(list(tests))
+    marks = {}
+    for title, some in tests.items():
+        speed = statistics.median(row.details["steps_per_second"] for row in some)
+        marks[title] = Mark(looks[title], [row.scores[measure] for row in some], [1e3 / speed])
+    return marks if len(marks) > 1 else {}
 
 
 def _variance_figure(lines: Mapping[str, Sequence[Sequence[float]]]) -> Figure:
