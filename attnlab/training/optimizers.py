@@ -36,7 +36,8 @@ class OptimizerSettings:
       b1: decay of Adam's first moment.
       b2: decay of Adam's second moment; the other optimizers have neither.
       bias_correction: whether Adam's moments are divided by 1 − b^step (Kingma & Ba 2015, §3); the
-        released BERT leaves it out, so that its first steps are shorter by b.
+        released BERT leaves it out, so that its first steps are longer: the first is
+        (1 − b1) / √(1 − b2) times the learning rate, 3.2 times by the defaults, in place of once.
       weight_decay: share λ of the parameters that a step takes off beside Adam's update, times the
         learning rate (Loshchilov & Hutter 2019); not of biases and of the scales of LayerNorm.
       epsilon: epsilon of Adam or Adadelta, more than 0; None = 1e-8 and 1e-6.
