@@ -132,10 +132,7 @@ def as_size(name: str, x: Any) -> int:
     Raises:
       ValueError: x is no integer ≥ 1.
     """
-    size = as_int(x)
-    if size is None or size < 1:
-        raise ValueError(f"{name} must be an int ≥ 1; got {x!r}")
-    return size
+    return as_count(f"{name} must be", x, least=1)
 
 
 def require_sizes(of: Any, *names: str) -> None:
@@ -150,19 +147,20 @@ def _is_left_out(owner: Any, name: str) -> bool:
     return getattr(owner, name) is None and getattr(type(owner), name, 0) is None
 
 
-def as_count(what: str, x: Any) -> int:
+def as_count(rule: str, x: Any, *, least: int = 0) -> int:
     """`as_int` of what counts something, and may count nothing.
 
     Args:
-      what: name of x, and words for what it counts.
+      rule: name of x and what it must be, up to "an int ≥ …".
       x: number of them.
+      least: least number of them.
 
     Raises:
-      ValueError: x is no integer ≥ 0.
+      ValueError: x is no integer ≥ `least`.
     """
     count = as_int(x)
-    if count is None or count < 0:
-        raise ValueError(f"{what}, an int ≥ 0; got {x!r}")
+    if count is None or count < least:
+        raise ValueError(f"{rule} an int ≥ {least}; got {x!r}")
     return count
 
 

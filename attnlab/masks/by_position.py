@@ -77,7 +77,7 @@ class Window(_Banded):
     def __post_init__(self):
         for name, size in (("left", self.left), ("right", self.right)):
             if size is not None:
-                count = as_count(f"Window.{name} counts keys (None = all)", size)
+                count = as_count(f"Window.{name} counts keys (None = all),", size)
                 object.__setattr__(self, name, min(count, LARGEST))
 
     @property
@@ -101,7 +101,7 @@ class Chunks(_Shifted):
 
     def __post_init__(self):
         size = as_size("Chunks.size", self.size)
-        look_back = as_count("Chunks.look_back counts chunks", self.look_back)
+        look_back = as_count("Chunks.look_back counts chunks,", self.look_back)
         object.__setattr__(self, "size", min(size, LARGEST))
         object.__setattr__(self, "look_back", min(look_back, LARGEST))
 

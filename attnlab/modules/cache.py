@@ -95,7 +95,7 @@ def append_to_cache(
             cached[name], x.astype(cached[name].dtype), before, x.ndim - 3
         )
         host.put_variable("cache", name, cached[name])
-    return cached["cached_key"], cached["cached_value"]
+    return cached["cached_key"].astype(k.dtype), cached["cached_value"].astype(v.dtype)
 
 
 def keep_static(

@@ -141,6 +141,8 @@ class MultiHead(AttentionBase):
         if not return_weights and not sows:
             return out
         weights = route.weights(score, q, k, **options, **hashing)
+        if fits is not True:
+            weights = jnp.where(fits, weights, jnp.nan)
         if not self.force_fp32_for_softmax:
             weights = weights.astype(q.dtype)
         if sows:

@@ -46,8 +46,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
     Decoding: initialize with `decode=True` and inputs as long as the cache should be; then apply
     with `decode=True, mutable=["cache"]` to the next tokens, one or many at a time, and with the
     mask and bias of the whole sequence, as in training. The result is that of the causal forward
-    over the whole sequence; past the end of the cache it is NaN. With `routes.LSH` a token costs
-    O(rounds · chunk_size); see `LSH.decode` for what it needs.
+    over the whole sequence; past the end of the cache it is NaN or refused. With `routes.LSH` a
+    token costs O(rounds · chunk_size); see `LSH.decode` for what it needs.
 
     With `key=` (encoder–decoder attention) the keys do not grow: the first call, applied with
     `mutable=["cache", "static"]`, projects them and keeps what it made in the collection "static";
@@ -105,7 +105,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
       out_bias_init: initializer of its bias; None = bias_init.
       broadcast_dropout: whether all examples and heads drop the same weights.
       force_fp32_for_softmax: whether weights that are returned or sown are float32 at least, as
-        the softmax inside always is; else they have the dtype of the computation.
+        the softmax inside always is; else they have the dtype of the computation, as those of LSH
+        and of a function always do.
       decode: whether a call that does not say it decodes.
     """
 

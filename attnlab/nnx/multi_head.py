@@ -32,11 +32,11 @@ class MultiHeadAttention(MultiHead, AttentionModule):
 
     Decoding: `init_cache` makes an empty cache, of the type `nnx.Cache`; calls with `decode=True`
     then take the next tokens, one or many at a time, and the mask and bias of the whole sequence.
-    The result is that of the causal forward; past the end of the cache it is NaN. With `key=` the
-    first call projects the keys of the source and keeps them, of the type `SourceCache`; later ones
-    look at `key` and `value` no more, until `init_cache` is called again. A module has one cache:
-    one that is called at two places of a model decodes as two modules that share their layers,
-    `second.query = first.query` and so on.
+    The result is that of the causal forward; past the end of the cache it is NaN or refused. With
+    `key=` the first call projects the keys of the source and keeps them, of the type `SourceCache`;
+    later ones look at `key` and `value` no more, until `init_cache` is called again. A module has
+    one cache: one that is called at two places of a model decodes as two modules that share their
+    layers, `second.query = first.query` and so on.
 
         >>> import jax.numpy as jnp
         >>> from flax import nnx
@@ -127,8 +127,9 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
         """
+        decode = self.decode if decode is None else decode
         return self._attend(
-            Call(self, query, rngs, sow_weights),
+            Call(self, query, rngs, sow_weights, decode),
             query,
             key,
             value,

@@ -84,7 +84,8 @@ def hard_attention(
       sample_key: a PRNG key to sample with; None = the likeliest key, the first of equal ones.
       expected_rate: probability that an example takes the expected context, Σ_j α_j v_j, for all
         of its queries, when sampled: its `log_prob` is 0. In the paper 0.5.
-      straight_through: whether the gradient of the context is that of the expected context.
+      straight_through: whether queries, keys and what else makes the weights get the gradient of
+        the expected context; values get that of the choice.
       precision: precision of the matrix products, as in `jax.lax.dot_general`.
 
     Returns:

@@ -161,7 +161,7 @@ def local_attention(
     q, k, v = as_operands(score, q, k, v)
     centers = as_array("centers", centers)
     dropout_rate = require_dropout(dropout_rate, dropout_key)
-    half_width = as_count("half_width counts keys", half_width)
+    half_width = as_count("half_width counts keys,", half_width)
     fit("q: *B T N H", q, "centers: *B T", centers)
     require(centers.dtype != bool, "centers must be positions, numbers; got booleans (cast them)")
     if isinstance(score, Location):

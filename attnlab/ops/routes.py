@@ -332,6 +332,11 @@ class Function(Exact):
             score == Dot(),
             f"{name} is a function, which has a score of its own; got score={score} (leave it out)",
         )
+        require(
+            not isinstance(options.get("dropout_key"), dropout.OnePattern),
+            f"{name} draws what it drops, from a key; got broadcast_dropout=True, one pattern for"
+            " all heads and examples (set broadcast_dropout=False)",
+        )
         parameters = inspect.signature(self.function).parameters.values()
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         taken = options.keys() if takes_all else {p.name for p in parameters}
@@ -369,7 +374,8 @@ class Hard(Exact):
     Args:
       expected_rate: probability that a sampled example takes the expected context; 0.5 in the
         paper.
-      straight_through: whether the gradient of the context is that of the expected context.
+      straight_through: whether queries, keys and what else makes the weights get the gradient of
+        the expected context; values get that of the choice.
     """
 
     expected_rate: float = 0.0

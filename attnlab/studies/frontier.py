@@ -46,11 +46,9 @@ def frontier_figure(
         for name, mark in marks.items():
             color, marker = mark.look
             mean, size = statistics.fmean(mark.scores), 7 if marker == "*" else 5
-            axes.plot(
-                [mark.costs[i]], [mean], color=color, marker=marker, markersize=size, label=name,
-                linestyle="",
-            )  # fmt: skip
-            axes.vlines([mark.costs[i]], *interval(mark.scores), color=color, linewidth=1)
+            x = [mark.costs[i]]
+            axes.plot(x, [mean], marker, color=color, markersize=size, label=name)
+            axes.vlines(x, *interval(mark.scores), color=color, linewidth=1)
         axes.set_xlabel(cost)
         axes.set_xlim(0, 1.06 * max(mark.costs[i] for mark in marks.values()))
         axes.grid()

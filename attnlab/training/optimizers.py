@@ -72,7 +72,7 @@ class OptimizerSettings:
         for name in ("learning_rate", "weight_decay", "clip_norm"):
             number = as_number(name, getattr(self, name))
             require(number >= 0, f"{name} must be at least 0; got {number}")
-        as_count("warmup_steps is a number of steps", self.warmup_steps)
+        as_count("warmup_steps is a number of steps,", self.warmup_steps)
         require(
             self.epsilon is None or as_number("epsilon", self.epsilon) > 0,
             f"epsilon must be more than 0, or None; got {self.epsilon}",

@@ -217,6 +217,11 @@ def test_weights_while_decoding():
     assert weights.shape == (B, 3, 1, CACHE)
     np.testing.assert_allclose(weights[..., :7], true[..., 6:7, :], **EXACT)
     np.testing.assert_array_equal(weights[..., 7:], 0)
+    full = {**variables, "cache": {**variables["cache"], "cache_index": jnp.int32(CACHE)}}
+    (_, weights), _ = apply(
+        module, full, x[:, :1], decode=True, return_weights=True, mutable=["cache"]
+    )
+    assert np.isnan(weights).all()
 
 
 def test_past_the_end_of_the_cache_is_nan():
@@ -236,6 +241,9 @@ def test_the_cache_keeps_the_dtype_of_the_computation():
     [(got, variables)] = decode(module, variables, sequence()[:, :2], (1, 1))
     assert got.dtype == variables["cache"]["cached_value"].dtype == jnp.bfloat16
     assert variables["cache"]["cache_index"].dtype == jnp.int32
+    wide = module.clone(dtype=jnp.float32)
+    [(got, variables)] = decode(wide, variables, sequence()[:, :1], (1,))
+    assert got.dtype == jnp.float32 and variables["cache"]["cached_key"].dtype == jnp.bfloat16
 
 
 CROSS = {

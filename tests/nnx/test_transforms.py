@@ -198,3 +198,13 @@ def test_axes_are_named_where_a_mesh_is():
         concat = attnlab.nnx.ConcatAttention(4, in_features=D, logical_axes=True, rngs=nnx.Rngs(0))
     assert module.query.kernel[...].sharding.spec == jax.P(None, None, "model")
     assert concat.score.key_kernel[...].sharding.spec == jax.P(None, None, "model")
+
+
+def test_decoding_hashes_with_one_key_of_the_modules_stream():
+    x = sequence()
+    module, other = make("hashed", nnx.Rngs(0, hash=1)), make("hashed", nnx.Rngs(0, hash=1))
+    module.init_cache(x.shape)
+    step = nnx.jit(lambda module, x: module(x, decode=True))
+    pieces = [step(module, x[:, :4]), step(module, x[:, 4:])]
+    true = other(x, mask=masks.Causal(), deterministic=True)
+    np.testing.assert_allclose(jnp.concatenate(pieces, 1), true, **CLOSE)

@@ -145,7 +145,7 @@ class TransformerConfig:
         require_sizes(self, "feed_forward_chunk", "window")
         epsilon = as_number("norm_epsilon", self.norm_epsilon)
         require(epsilon > 0, f"norm_epsilon must be more than 0; got {epsilon}")
-        as_count("num_types counts types of tokens", self.num_types)
+        as_count("num_types counts types of tokens,", self.num_types)
         for name in ("dropout_rate", "attention_dropout_rate", "hidden_dropout_rate"):
             as_rate(getattr(self, name), name)
         require(

@@ -186,6 +186,7 @@ def lsh_decode(
     _require_state(state, buckets, length, chunk_size, options)
     num_buckets, window = state.latest.shape[-2:]
     _require_place(start, count, length)
+    start = jnp.asarray(start, jnp.int32)
     visibility = read_mask(mask, qk.shape[:-1], causal=True)
     if visibility.segments is not None:
         raise NotImplementedError(
@@ -239,7 +240,7 @@ def lsh_decode(
     bucket = jnp.moveaxis(buckets.reshape(-1, *buckets.shape[-3:]), 3, 1)[..., 0]
     context, latest = by_device(
         of_device,
-        [qk, v, bucket, flat_history, latest, valid, visibility.pairs, jnp.asarray(start)],
+        [qk, v, bucket, flat_history, latest, valid, visibility.pairs, start],
         ["btn", "btn", "bn", "brtn", "bn", "bt", "bn", ""],
         ("btn", "bn"),
         name="decoding by LSH attention",

@@ -68,7 +68,7 @@ class KeyOptions:
             object.__setattr__(self, "logit_scale", as_number("logit_scale", self.logit_scale))
         require_choice("union", self.union, (True, False))
         require_choice("key_norm", self.key_norm, ("rms", "l2", None))
-        as_count("look_back counts chunks", self.look_back)
+        as_count("look_back counts chunks,", self.look_back)
 
     def scale(self, width: int) -> float:
         """c of the logits, for heads of this width."""

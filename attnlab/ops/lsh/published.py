@@ -71,7 +71,7 @@ class Published(KeyOptions):
 
     def __post_init__(self):
         super().__post_init__()
-        as_count("look_ahead counts chunks", self.look_ahead)
+        as_count("look_ahead counts chunks,", self.look_ahead)
         for name in ("same_bucket", "wrap"):
             require_choice(name, getattr(self, name), (True, False))
         require(
