@@ -190,7 +190,9 @@ class Checkpoints:
         except OSError as error:
             if error.filename is not None:
                 raise
-            raise OSError(error.errno, error.strerror, str(self.folder)) from error
+            # Orbax gives up after 20 minutes, which a process that sleeps may have slept.
+            code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+            raise OSError(code, error.strerror or str(error), str(self.folder)) from error
         except ValueError as error:
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:

@@ -148,7 +148,12 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_read(tmp_path, file
 
 
 @pytest.mark.parametrize(
-    "error", [OSError(errno.EIO, "x"), jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x")]
+    "error",
+    [
+        OSError(errno.EIO, "x"),
+        TimeoutError("x took 1200 s"),
+        jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: x"),
+    ],
 )
 def test_what_may_pass_puts_no_checkpoint_aside(tmp_path, monkeypatch, error):
     def fails(*_):
@@ -157,7 +162,7 @@ def test_what_may_pass_puts_no_checkpoint_aside(tmp_path, monkeypatch, error):
     three_checkpoints(tmp_path / "c")
     with Checkpoints(tmp_path / "c", {"width": 8}) as checkpoints:
         monkeypatch.setattr(checkpoints._orbax, "load_checkpointables", fails)
-        with pytest.raises(type(error)):
+        with pytest.raises(type(error), match="x"):
             checkpoints.restore_latest(jax.eval_shape(a_state), shardings(2), print)
         assert checkpoints.steps == [2, 3] and not list(tmp_path.glob("*damaged*"))
 
