@@ -57,7 +57,7 @@ def _require_first(module: nn.Module, is_first: bool) -> None:
 def append_to_cache(
     host: Host, before: ArrayLike, k: jax.Array, v: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Writes T new keys and values behind the cached ones; returns all of them.
+    """Writes T new keys and values behind the cached ones; returns all, in the new ones' dtypes.
 
     Args:
       host: host that keeps keys and values; while it is initialized, their length becomes the

@@ -18,7 +18,7 @@ _MOMENTUM = 0.99
 
 
 def hash_options(
-    host: Host, route: Route, x: jax.Array, mask: Any, *, training: bool
+    host: Host, route: Route, x: jax.Array, mask: Any, *, training: bool, decode: bool
 ) -> dict[str, Any]:
     """The keywords of the route that say how to hash.
 
@@ -28,9 +28,13 @@ def hash_options(
       x: queries before rotary, [*B, L, N, H].
       mask: mask of the keys.
       training: whether the learned center may move.
+      decode: whether tokens are hashed as those in the cache, by its key where it has one.
     """
     options: dict[str, Any] = {}
-    if "hash_key" in route.hash_keywords and host.has_rng("hash"):
+    key = host.get_variable("cache", "hash_key") if decode else None
+    if key is not None:
+        options["hash_key"] = key
+    elif "hash_key" in route.hash_keywords and host.has_rng("hash"):
         options["hash_key"] = host.make_rng("hash")
     if "hash_inputs" in route.hash_keywords:
         options["hash_inputs"] = x

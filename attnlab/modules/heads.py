@@ -110,7 +110,7 @@ class MultiHead(AttentionBase):
             q = project("query", query)
             k, v = keep_static(host, keys_and_values) if cross and decode else keys_and_values()
         training = not decode and not deterministic
-        hashing = hash_options(host, self.route, q, mask, training=training)
+        hashing = hash_options(host, self.route, q, mask, training=training, decode=decode)
         uses_positions = self.rotary is not False or self.route.by_position
         position = q_offset + (masks.first_position(mask) if uses_positions else 0)
         q = self._turn(q, position)

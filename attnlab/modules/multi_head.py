@@ -84,11 +84,11 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         learn; None = `scores.Dot()`, the scaled dot product.
       route: a value of `attnlab.routes`, such as `Window(...)`, `LSH(...)` or `Hard(...)`. LSH
         shares one projection between queries and keys unless told otherwise; its rotations come
-        from the "hash" rng stream if there is one, the same key in all calls that decode with one
-        cache, else from its seed. With `centering="learned"` it keeps a center in the collection
-        "hash_stats", which moves where that is mutable, unless `deterministic` or decoding. Hard
-        samples from the "sample" rng stream unless `deterministic` or decoding, and sows
-        `log_prob` and `entropy`, [*B, T, N], where the collection "choice" is mutable.
+        from the "hash" rng stream if there is one (give all calls that decode with one cache the
+        same key), else from its seed. With `centering="learned"` it keeps a center in the
+        collection "hash_stats", which moves where that is mutable, unless `deterministic` or
+        decoding. Hard samples from the "sample" rng stream unless `deterministic` or decoding, and
+        sows `log_prob` and `entropy`, [*B, T, N], where the collection "choice" is mutable.
       normalize_qk: whether to RMS-normalize queries and keys in each head, with a learned scale of
         each of the H entries, the same for all heads. Henry et al. 2020 take the L2 norm, and one
         learned factor of the logits in place of 1/√H: `CosineScore`, with a factor for each head.

@@ -200,20 +200,17 @@ class Call:
       query: query of the call.
       rngs: random numbers of the call; None = those of the module.
       sow_weights: whether weights are sown, as Flax's modules do.
-      decodes: whether the call goes on where the cache ends.
 
     Raises:
       ValueError: the module was made for queries of another width.
     """
 
-    def __init__(
-        self, module: Any, query: Any, rngs: Any, sow_weights: bool, decodes: bool = False
-    ):
+    def __init__(self, module: Any, query: Any, rngs: Any, sow_weights: bool):
         width, name = module.in_features, type(module).__name__
         got = np.shape(query)
         rule = f"query must be [*B, T, {width}], as {name} was made with in_features={width}"
         require(got[-1:] == (width,), f"{rule}; got {got}")
-        self.module, self.sow_weights, self.decodes = module, sow_weights, decodes
+        self.module, self.sow_weights = module, sow_weights
         self.rngs = module.rngs if rngs is None else rngs
 
     def apply_linear(self, name: str, projection: Projection, x: jax.Array) -> jax.Array:
@@ -241,11 +238,7 @@ class Call:
         return isinstance(self.rngs, nnx.Rngs) and name in self.rngs
 
     def make_rng(self, name: str) -> jax.Array:
-        """A new key of the stream, or of the default one.
-
-        While decoding, every call hashes with the first key of the stream: the buckets of earlier
-        tokens are in the cache.
-        """
+        """A new key of the stream, or of the default one."""
         if isinstance(self.rngs, nnx.RngStream):
             return self.rngs()
         require(
@@ -253,8 +246,6 @@ class Call:
             f"{type(self.module).__name__} draws from the stream {name!r}, which it was not made"
             f" with; call it with rngs=nnx.Rngs({name}=seed)",
         )
-        if name == "hash" and self.decodes:
-            return jax.random.fold_in(self.rngs[name].key[...], 0)
         return self.rngs[name]()
 
     def get_variable(self, collection: str, name: str, default: Any = None) -> Any:

@@ -54,7 +54,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
       in_kv_features: width of the keys, Dk; None = in_features.
       in_value_features: width of the values, Dv; None = in_kv_features.
       rngs: random numbers: "params" for the parameters, and where a call draws "dropout", "sample"
-        or, if it has such a stream, "hash".
+        or, if it has such a stream, "hash", of which all calls that decode with one cache take the
+        key that `init_cache` draws.
       keep_rngs: whether the module keeps streams of its own of these; else calls take `rngs=`.
       **fields: fields of `attnlab.MultiHeadAttention`, attributes of this module too, but for the
         initializers. A score or a position_bias may be an `nnx.Module` of your own.
@@ -127,9 +128,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
         """
-        decode = self.decode if decode is None else decode
         return self._attend(
-            Call(self, query, rngs, sow_weights, decode),
+            Call(self, query, rngs, sow_weights),
             query,
             key,
             value,
@@ -187,10 +187,12 @@ class MultiHeadAttention(MultiHead, AttentionModule):
         self.cached_key, self.cached_value = nnx.Cache(k), nnx.Cache(v)
         if isinstance(self.route, StatefulRoute):
             self.route_state = nnx.Cache(self.route.empty_state(k))
+        if self.rngs is not None and "hash" in self.rngs:
+            self.hash_key = nnx.Cache(self.rngs["hash"]())
 
     def clear_cache(self) -> None:
         """Leaves the module without a cache, as it is when it is made."""
-        for name in ("cache_index", "cached_key", "cached_value", "route_state"):
+        for name in ("cache_index", "cached_key", "cached_value", "route_state", "hash_key"):
             setattr(self, name, nnx.data(None))
         self.source_key, self.source_value = nnx.data(None), nnx.data(None)
 

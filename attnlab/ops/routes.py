@@ -332,11 +332,6 @@ class Function(Exact):
             score == Dot(),
             f"{name} is a function, which has a score of its own; got score={score} (leave it out)",
         )
-        require(
-            not isinstance(options.get("dropout_key"), dropout.OnePattern),
-            f"{name} draws what it drops, from a key; got broadcast_dropout=True, one pattern for"
-            " all heads and examples (set broadcast_dropout=False)",
-        )
         parameters = inspect.signature(self.function).parameters.values()
         takes_all = any(p.kind is p.VAR_KEYWORD for p in parameters)
         taken = options.keys() if takes_all else {p.name for p in parameters}
@@ -346,6 +341,11 @@ class Function(Exact):
                 f"{name}(q, k, v) must take {keyword}= here, or its meaning is lost; got a function"
                 " without it (add the keyword, or call without it)",
             )
+        require(
+            not isinstance(options.get("dropout_key"), dropout.OnePattern),
+            f"{name} drops by a PRNG key of its own; got broadcast_dropout=True, which drops the"
+            " same weights in all heads and examples (set it to False)",
+        )
         given = {keyword: x for keyword, x in options.items() if keyword in taken}
         if "mask" in given:
             given["mask"] = masks.as_mask(given["mask"])

@@ -38,6 +38,7 @@ _DISK = {
     errno.EACCES,
     errno.ENOENT,
     errno.EIO,
+    errno.ETIMEDOUT,
 }
 CHECKS = ("words", "flags", "files")
 PROCESS_FLAGS = ("distributed", "coordinator", "num_processes", "process_id")

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 __all__ = ["join_first", "markdown_table"]
 
-_NAMED = 6  # of a list; of more there is the number
+_NAMED = 6  # texts of a list that are written; the others are counted
 
 
 def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -38,4 +38,5 @@ def join_first(texts: Sequence[str]) -> str:
     ('a; b; c', 'a; b; c; d; e; f; and 2 more')
     """
     more = len(texts) - _NAMED
-    return "; ".join([*texts[:_NAMED], *([f"and {more} more"] if more > 0 else [])])
+    counted = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*texts[:_NAMED], *counted])

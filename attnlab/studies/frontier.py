@@ -45,9 +45,10 @@ def frontier_figure(
     for i, (axes, cost) in enumerate(zip(panels, costs, strict=True)):
         for name, mark in marks.items():
             color, marker = mark.look
-            mean, size = statistics.fmean(mark.scores), 7 if marker == "*" else 5
+            size = 7 if marker == "*" else 5
             x = [mark.costs[i]]
-            axes.plot(x, [mean], marker, color=color, markersize=size, label=name)
+            y = [statistics.fmean(mark.scores)]
+            axes.plot(x, y, marker, color=color, markersize=size, label=name)
             axes.vlines(x, *interval(mark.scores), color=color, linewidth=1)
         axes.set_xlabel(cost)
         axes.set_xlim(0, 1.06 * max(mark.costs[i] for mark in marks.values()))

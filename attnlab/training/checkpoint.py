@@ -21,7 +21,7 @@ import jax
 from orbax.checkpoint import v1 as ocp
 
 from attnlab.runs import processes, provenance
-from attnlab.runs.errors import Invalid
+from attnlab.runs.errors import Invalid, of_system
 
 __all__ = ["Checkpoints", "Restored", "difference"]
 
@@ -89,7 +89,9 @@ class Checkpoints:
                 cleanup_tmp_directories=True,
             )
         except OSError as error:
-            raise Invalid(f"{folder}: checkpoints cannot be kept there: {error.strerror}") from None
+            raise Invalid(
+                f"{folder}: checkpoints cannot be kept there: {of_system(error)}"
+            ) from None
         except json.JSONDecodeError as error:
             file = f"{folder}/*/metrics/metrics"
             raise Invalid(f"{file}: one cannot be read; delete its checkpoint's folder") from error
@@ -190,7 +192,7 @@ class Checkpoints:
         except OSError as error:
             if error.filename is not None:
                 raise
-            # Orbax gives up after 20 minutes, which a process that sleeps may have slept.
+            # Orbax gives up a save after 20 minutes; a process may be suspended for as long.
             code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
             raise OSError(code, error.strerror or str(error), str(self.folder)) from error
         except ValueError as error:
@@ -246,7 +248,7 @@ class Checkpoints:
         try:
             with self._disk_errors():
                 state = self._orbax.load_checkpointables(step, {"state": target})["state"]
-            metadata = self._metadata(step)
+                metadata = self._metadata(step)
             return Restored(step, state, metadata["data"], metadata["meter"])
         except (MemoryError, jax.errors.JaxRuntimeError):
             raise

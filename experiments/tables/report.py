@@ -34,7 +34,8 @@ TRAIN_ALIKE = (
     {"416e1f20c911", "3ff62886838b", "8f27a9fac928", "f5d85367bbca"},
     {"046ffb55c77e", "a53ba1f96a83", "cb4d5deb3ec3"},
 )
-# Revisions before dffa1694, at which the first loss of such a model is another one.
+# Of the kept rows of translation, those before dffa1694: the first loss of such a model is another
+# one there.
 _NORMALIZED_SUBWORDS = {
     *TRAIN_ALIKE[0], *TRAIN_ALIKE[1],
     "2d353c3e9643", "42a2405a5e31", "5b073df50fa5", "d52656b40589",

@@ -127,12 +127,10 @@ class Translate(Study[Settings, Corpus]):
             (place / f"{name}.txt").write_text(as_lines(translations), encoding="utf-8")
         metrics = read_metrics(place)
         _, rates = curve(metrics, "training", "tokens_per_second")
-        _, paces = curve(metrics, "training", "steps_per_second")
         steps, variances = curve(metrics, "validation", "gradient_variance")
         details: dict[str, Any] = {
             "steps": trained.steps,
             "tokens_per_second": float(np.median(rates)),
-            "steps_per_second": float(np.median(paces)),
         }
         if tried:
             details |= {"length_penalty": best, "length_penalties": tried}

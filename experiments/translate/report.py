@@ -70,7 +70,9 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
     }
     if marks := _marks(rows, measure):
         with figure_files.style():
-            made["frontier"] = frontier_figure(marks, score=measure, costs=["time of a step, ms"])
+            made["frontier"] = frontier_figure(
+                marks, score=measure, costs=["time of a step, µs a token"]
+            )
     if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
         made[_VARIANCE] = _variance_figure(lines)
     first_cells = _first_cells(rows)
@@ -126,13 +128,13 @@ def _several(cells: Sequence[Cell]) -> dict[str, list[Cell]]:
 
 
 def _marks(rows: Sequence[Row], measure: str) -> dict[str, Mark]:
-    """The scores of each model and the time of its step; none of a model alone."""
-    tests = by_title([row for row in rows if row.details.get("steps_per_second")])
+    """The scores of each model and what a token costs in training; none of a model alone."""
+    tests = by_title([row for row in rows if row.scores])
     looks = palette.of_lines(list(tests))
     marks = {}
     for title, some in tests.items():
-        speed = statistics.median(row.details["steps_per_second"] for row in some)
-        marks[title] = Mark(looks[title], [row.scores[measure] for row in some], [1e3 / speed])
+        speed = statistics.median(row.details["tokens_per_second"] for row in some)
+        marks[title] = Mark(looks[title], [row.scores[measure] for row in some], [1e6 / speed])
     return marks if len(marks) > 1 else {}
 
 
