@@ -193,8 +193,8 @@ class Checkpoints:
             if error.filename is not None:
                 raise
             # Orbax gives up a save after 20 minutes; a process may be suspended for as long.
-            code = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
-            raise OSError(code, error.strerror or str(error), str(self.folder)) from error
+            number = errno.ETIMEDOUT if isinstance(error, TimeoutError) else error.errno
+            raise OSError(number, error.strerror or str(error), str(self.folder)) from error
         except ValueError as error:
             code = re.search(r"os_error_code='(\d+)'", str(error))
             if code is None:
