@@ -1,6 +1,7 @@
 """Names of attnlab that the pages write down are there."""
 
 import importlib
+import pkgutil
 import re
 from types import ModuleType
 
@@ -39,6 +40,14 @@ def test_the_reference_begins_with_a_table_of_the_names():
     table = re.findall(r"^   (\w+)$", pages("api")["attnlab"], re.M)
     names = {x for x in attnlab.__all__ if not isinstance(getattr(attnlab, x), ModuleType)}
     assert len(table) == len(names) and set(table) == names
+
+
+@pytest.mark.parametrize("package", ["bench", "data", "runs", "studies", "training"])
+def test_each_file_of_a_package_has_a_section_of_the_reference(package):
+    within = importlib.import_module(f"attnlab.{package}")
+    files = {file.name for file in pkgutil.walk_packages(within.__path__, f"{within.__name__}.")}
+    sections = re.findall(r"automodule:: (\S+)", pages("api")[package])
+    assert files == set(sections) - {within.__name__}
 
 
 def test_a_name_that_is_not_there_is_found():
