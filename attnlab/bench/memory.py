@@ -20,7 +20,6 @@ import jax
 from attnlab.bench import hlo
 from attnlab.runs.allocator import every_block_mapped
 
-MIB = 2**20
 # In jaxlib 0.10 to 0.12 alike; an empty list means no such fusion.
 WITHOUT_HIDDEN_SCRATCH: dict[str, str | bool] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 # Of what is never run: buffers are the same to the byte, machine code takes half the time.

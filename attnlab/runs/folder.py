@@ -191,7 +191,10 @@ class Folder:
 
     def write(self, file: str, text: str) -> None:
         """Writes a whole file; what it was before stays until then."""
-        _write(self.path / file, text)
+        path = self.path / file
+        part = path.with_name(f"{path.name}.tmp")  # a kill leaves all of it or nothing
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
 
     def append(self, row: Mapping[str, Any]) -> None:
         """Adds a row, on disk before it returns."""
@@ -288,12 +291,6 @@ def _drop_cut_off_line(lines: BinaryIO) -> None:
         lines.seek(0)
         # Written anew, the lines would be gone on a full disk.
         lines.truncate(lines.read().rfind(b"\n") + 1)
-
-
-def _write(path: Path, text: str) -> None:
-    part = path.with_name(f"{path.name}.tmp")  # a kill leaves all of it or nothing
-    part.write_text(text, encoding="utf-8")
-    part.replace(path)
 
 
 def fresh_folder(parent: Path, name: str) -> Path:

@@ -42,27 +42,24 @@ def half_width(*samples: Sequence[float], comparisons: int = 1, count: int | Non
     return float(stdtrit(freedom, 1 - 0.025 / comparisons)) * error if error else 0.0
 
 
-def p_value(tie: float, *samples: Sequence[float]) -> float:
+def p_value(tie: float, *samples: Sequence[float], beyond: float = 0) -> float:
     """The probability of such values if what `side` says of them were not so; 1 where it is None.
 
-    Of a side: of a mean, or a gap of two, at least as far from 0, on both sides, if it were 0. Of a
-    tie: of one as far from the nearer of its bounds ±tie, if it were there (two one-sided tests,
-    Schuirmann 1987).
+    Of a side: of a mean, or a gap of two, at least as far from ±`beyond`, on both sides, if it were
+    there. Of a tie: of one as far from the nearer of its bounds ±tie, if it were there (two
+    one-sided tests, Schuirmann 1987).
 
     >>> round(p_value(0, [1.0, 2.0, 3.0]), 3), round(p_value(9, [-1.0, 0.0, 1.0]), 3)
     (1.0, 0.002)
     """
     from scipy.special import stdtr
 
-    decided = side(tie, *samples)
+    decided = side(tie, *samples, beyond=beyond)
     if decided is None:
         return 1.0
     error, freedom = _standard_error(samples)
-    distance = abs(difference(*samples))
-    if decided == 0:
-        distance = tie - distance
-    if error == 0:
-        return 0.0
+    gap = abs(difference(*samples))
+    distance = gap - beyond if decided else tie - gap
     one_sided = float(stdtr(freedom, -distance / error))
     return 2 * one_sided if decided else one_sided
 
@@ -103,37 +100,43 @@ def difference(*samples: Sequence[float]) -> float:
     return first - sum(others)
 
 
-def side(tie: float, *samples: Sequence[float], comparisons: int = 1) -> int | None:
+def side(
+    tie: float, *samples: Sequence[float], comparisons: int = 1, beyond: float = 0
+) -> int | None:
     """The sign of a mean, or of the gap of two; 0 = a tie; None = undecided.
 
     Args:
       tie: bound that the whole interval of a tie is within, on both sides of 0.
-      samples: values, as of `half_width`; fewer than `FEWEST` decide nothing.
+      samples: values, as of `half_width`; fewer than `FEWEST`, or equal ones, decide nothing.
       comparisons: number, as of `half_width`.
+      beyond: bound that the whole interval of a side is beyond, as that of a tie is to be refuted.
 
     >>> side(0, [1.0, 1.1, 1.2]), side(2, [1.0, 1.1, 1.2]), side(0, [-1.0, 1.0, 3.0])
     (1, 0, None)
+    >>> side(1, [1.0, 1.1, 1.2]), side(1, [1.0, 1.1, 1.2], beyond=1)
+    (1, None)
     >>> side(0, [1.0, 1.1, 1.2], [2.0, 2.1, 2.2]), side(0, [9.0, 9.0])
     (-1, None)
     """
     gap, width = difference(*samples), half_width(*samples, comparisons=comparisons)
-    if min(map(len, samples)) < FEWEST:
+    if min(map(len, samples)) < FEWEST or width == 0:
         return None
     if abs(gap) + width <= tie:
         return 0
-    return int(math.copysign(1, gap)) if abs(gap) > width else None
+    return int(math.copysign(1, gap)) if abs(gap) - width > beyond else None
 
 
-def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int = 1) -> str:
+def describe_undecided(
+    tie: float, *samples: Sequence[float], comparisons: int = 1, beyond: float = 0
+) -> str:
     """What is said where there is no side: how many seeds would decide it if they vary as these.
 
-    Where those are more than anyone would train, the effect is smaller than the far end of the
-    interval.
+    Where those are more than anyone would train, the far end of the interval bounds the effect.
 
     >>> describe_undecided(0, [-1.0, 1.0, 3.0]), describe_undecided(0, [1.0])
     ('undecided: 18 seeds would decide it', 'undecided: one seed shows no variance')
     >>> describe_undecided(0, [-1.0, 0.1, 1.0]), describe_undecided(0, [1.0, 2.0, math.inf])
-    ('undecided: the effect is too small to see, within ±2.52', 'undecided: a score is not finite')
+    ('undecided: over 20 seeds would decide it, |gap| < 2.52', 'undecided: a score is not finite')
     >>> describe_undecided(0, [0.0, 0.0])
     'undecided: equal seeds show no variance'
     """
@@ -147,10 +150,10 @@ def describe_undecided(tie: float, *samples: Sequence[float], comparisons: int =
 
     def decide(count: int) -> bool:
         width = half_width(*samples, comparisons=comparisons, count=count)
-        return width < max(gap, tie - gap)
+        return width < max(gap - beyond, tie - gap)
 
     seeds = FEWEST + bisect.bisect_left(range(FEWEST, _MOST + 1), True, key=decide)
     if seeds > _MOST:
         most = gap + half_width(*samples, comparisons=comparisons)
-        return f"undecided: the effect is too small to see, within ±{most:.3g}"
+        return f"undecided: over {_MOST} seeds would decide it, |gap| < {most:.3g}"
     return f"undecided: {seeds} seeds would decide it"

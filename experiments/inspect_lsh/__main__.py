@@ -72,7 +72,7 @@ def run(settings: Settings, folder: Folder) -> int:
         activations()
 
     def write_report() -> loop.Report:
-        done = so_far(rows, {_title(item): _keys(item, settings) for item in items}, settings)
+        done = so_far(rows, {str(item): _keys(item, settings) for item in items}, settings)
         return loop.Report(
             report.markdown(done, settings),
             figures.draw(done.rows, settings),
@@ -82,7 +82,6 @@ def run(settings: Settings, folder: Folder) -> int:
     job = loop.Job(
         unit="lines",
         measure=measure_item,
-        title=_title,
         line=report.line_of_rows,
         report=write_report,
         keys=functools.partial(_keys, settings=settings),
@@ -101,12 +100,6 @@ def _keys(item: Item, settings: Settings) -> list[Key]:
     if isinstance(item, str):
         return [item]
     return [(item, n) for n in settings.numbers_of_rounds()]
-
-
-def _title(item: Item) -> str:
-    if isinstance(item, str):
-        return item
-    return item.title()
 
 
 if __name__ == "__main__":

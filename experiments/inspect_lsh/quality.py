@@ -34,8 +34,7 @@ class Line:
     centering: str
     merge: str
 
-    def title(self) -> str:
-        """The line in words."""
+    def __str__(self) -> str:
         center = "no center" if self.centering == "none" else f"{self.centering} center"
         return (
             f"chunk {self.chunk_size}, {self.num_buckets} buckets, window {self.window},"

@@ -76,13 +76,13 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
         rounds = str(found.num_hashes) if found else f"> {most_rounds.num_hashes}"
         shares = [f"{means['captured_mass']:.1%}", f"{worst:.1%}"]
         compared = str(row.keys_compared)
-        cells.append([line.title(), rounds, compared, *shares, f"{means['relative_error']:.3f}"])
+        cells.append([str(line), rounds, compared, *shares, f"{means['relative_error']:.3f}"])
     header = ["line", f"rounds for {target:.0%}", "keys compared", "mass", "worst head", "error"]
     yield markdown_table(header, cells)
     yield markdown_table(
         ["line", "rounds", "keys compared", *(column for column, _ in MEASURES.values())],
         [
-            [line.title(), str(row.num_hashes), str(row.keys_compared)]
+            [str(line), str(row.num_hashes), str(row.keys_compared)]
             + [f"{row.means[name]:.3f}" for name in MEASURES]
             for line, some in lines.items()
             for row in some
@@ -93,7 +93,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
     yield markdown_table(["column", "mean over queries, layers and heads"], [*meanings, keys])
     layers = of_base[0].per_head["captured_mass"]
     names = [f"{i}.{n}" for i, layer in enumerate(layers) for n in range(len(layer))]
-    yield f"### Mass of each layer.head: {base.title()}"
+    yield f"### Mass of each layer.head: {base}"
     yield markdown_table(
         ["rounds", *names],
         [
@@ -106,7 +106,7 @@ def _quality(rows: Sequence[Quality], settings: Settings) -> Iterator[str]:
 def _tabulate_beside(quality: Sequence[Quality], rows: Sequence[Beside]) -> Iterator[str]:
     """Other attention among the rounds of the base line, fewest pairs first."""
     base, of_base = next(iter(by_line(quality).items()))
-    yield f"### Other attention, and LSH with {base.title()}"
+    yield f"### Other attention, and LSH with {base}"
     yield "![mass over pairs](pairs.svg)"
     names = ("visible_pairs", "captured_mass", "top_k_recall", "relative_error")
     every = [(f"lsh-{row.num_hashes}", row.means) for row in of_base]

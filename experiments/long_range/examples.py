@@ -162,10 +162,8 @@ def _of_tfds(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
 
 def _row(ids: Sequence[int], settings: Settings) -> np.ndarray:
     """[CLS] and ids, cut off and padded."""
-    row = np.zeros(settings.length, np.int32)
-    kept = [_CLS, *ids][: settings.length]
-    row[: len(kept)] = kept
-    return row
+    kept = np.array([_CLS, *ids][: settings.length], np.int32)
+    return np.pad(kept, (0, settings.length - len(kept)))
 
 
 def _encode(rows: Sequence[np.ndarray], label: int) -> dict[str, np.ndarray]:

@@ -25,6 +25,7 @@ from experiments.tables.verdicts import Gap
 
 CLAIMS, RESULTS = PUBLISHED / "claims.toml", PUBLISHED.parent / "results"
 COUNTED = RESULTS / "tables" / "results.csv"
+_UNITS = {"median_seconds": "time", "f1": "F1, of 1", "symbols right": "symbols right, of 1"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,8 @@ class Claim:
       folder: folder of kept results, such as "cpu/duplication".
       rows: names of rows of the table, () = all; or what lines of the folder have, by field.
       against: rows that each of them is compared with; () = as the table compares them.
-      word: side of the rows in the paper where it prints no gap: less, level or more.
+      word: side of the rows in the paper where it prints no gap: less, level, more or at most.
+      remark: remark that a reader of the verdict needs; "" = none.
       score: number that is compared; of a table its own.
       tie: gap below which two rows count as equal; of a table its own.
     """
@@ -56,6 +58,7 @@ class Claim:
     rows: Sequence[Any] = ()
     against: Sequence[Any] = ()
     word: str = ""
+    remark: str = ""
     score: str = ""
     tie: float = 0
 
@@ -63,7 +66,7 @@ class Claim:
     def unit(self) -> str:
         """What is compared: a score, a time, memory, or a count."""
         if self.score:
-            return "time" if self.score == "median_seconds" else self.score
+            return _UNITS.get(self.score, self.score)
         return all_tables()[self.table].unit if self.table in all_tables() else "count"
 
 
@@ -77,6 +80,7 @@ class ClaimVerdict:
       where: folder that has it, in that of the results; "" = it was not run.
       agree: number of rows, or of pairs of rows, that are on the paper's side, of all.
       gap: gap that decides; None = there is none, or its rows were not run.
+      p_value: largest of those of the gaps that have this verdict; 1 where there is none.
       origin: way in which the paper's number was checked.
     """
 
@@ -85,6 +89,7 @@ class ClaimVerdict:
     where: str
     agree: str
     gap: Gap | None
+    p_value: float
     origin: str
 
 
@@ -102,8 +107,8 @@ def _read_claim(name: str, keys: dict[str, Any]) -> Claim:
         table = all_tables()[keys["table"]]
         implied = {"rule": table.rule, "tie": getattr(table, "tie", 0)}
     claim = Claim(name, **implied | keys)
-    if claim.word not in ("less", "level", "more") and (claim.word or claim.folder):
-        raise Invalid(f"claim {name}: got word = {claim.word!r}; give less, level or more")
+    if claim.word not in ("less", "level", "more", "at most") and (claim.word or claim.folder):
+        raise Invalid(f"claim {name}: got word = {claim.word!r}; give less, level, more or at most")
     return claim
 
 
@@ -147,12 +152,30 @@ def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[C
             lines = list(_compare_rows(claim, section))
         else:
             folder, lines = "", [(_make_line_not_run(claim.table), None)]
-        line, gap = min(lines, key=lambda one: verdicts.severity(one[0].verdict))
+        line, gap = min(lines, key=_rank)
+        same = [
+            other
+            for one, other in lines
+            if other and verdicts.kind(one.verdict) == verdicts.kind(line.verdict)
+        ]
         on_its_side = verdicts.severity(verdicts.OTHER_SIZE)[0]
         agree = sum(verdicts.severity(one.verdict)[0] >= on_its_side for one, _ in lines)
         yield ClaimVerdict(
-            claim, line, folder, f"{agree} of {len(lines)}", gap, _describe_origin(claim)
+            claim,
+            line,
+            where=folder,
+            agree=f"{agree} of {len(lines)}",
+            gap=gap,
+            p_value=max((verdicts.p_value(one, claim.tie) for one in same), default=1.0),
+            origin=_describe_origin(claim),
         )
+
+
+def _rank(judged: tuple[Line, Gap | None]) -> tuple[int, float, float]:
+    """The key of `min` for the line that decides a claim."""
+    line, gap = judged
+    on_the_papers_side = gap.direction * gap.ours if gap else 0.0
+    return (*verdicts.severity(line.verdict), on_the_papers_side)
 
 
 def _describe_origin(claim: Claim) -> str:

@@ -13,26 +13,28 @@ from matplotlib.figure import Figure
 from attnlab.runs import figure_files
 from attnlab.runs.command_line import say
 from attnlab.runs.folder import Folder
-from attnlab.runs.intervals import p_value, reject_by_holm
+from attnlab.runs.intervals import reject_by_holm
 from attnlab.runs.markdown import markdown_table
 from attnlab.runs.report import document, group
 from experiments.tables import verdicts
 from experiments.tables.claims import RESULTS, ClaimVerdict, all_claims, judge_claims
 from experiments.tables.figure import LOOKS, gaps_figure
+from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import Gap
 
 _HEADER = [
     "claim", "where", "verdict", "Holm", "of", "the paper", "its number", "here",
-    "rows that agree", "scale", "run",
+    "rows that agree", "seeds", "run",
 ]  # fmt: skip
 _SIGNS = (
-    "+, or a ratio above 1, is the side of the paper's number or word; beside *level* and *holds*"
-    " it is more. *Its number* says how the paper's number was checked; *words* are of its text,"
-    " which prints none."
+    "+, or a ratio above 1, is the side of the paper's number or word; beside *level*, *holds*"
+    " and a tie of the paper it is more. *Its number* says how the paper's number was"
+    " checked; *words* are of its text, which prints none. *Seeds* are those of the row that"
+    " decides, and of the one beside it."
 )
 _DRAWN = (
     "{} claims are drawn, those whose gap the paper prints; {} are not: counts, ratios, words,"
-    " ties, and what is not comparable or not run."
+    " ties, gaps whose size does not count, and what is not comparable or not run."
 )
 
 
@@ -74,9 +76,11 @@ def _cells(one: ClaimVerdict, kept_by_holm: Mapping[str, bool]) -> list[str]:
     claim, line = one.claim, one.line
     theirs, ours = _numbers(one)
     holm = {True: "kept", False: "lost", None: ""}[kept_by_holm.get(claim.name)]
+    says = f"{claim.says}; *{claim.remark}*" if claim.remark else claim.says
+    seeds = ", ".join(str(len(sample)) for sample in one.gap.samples) if one.gap else ""
     return [
-        claim.says, claim.where, line.verdict, holm, claim.unit, theirs, one.origin, ours,
-        one.agree, line.scale, one.where,
+        says, claim.where, line.verdict, holm, claim.unit, theirs, one.origin, ours, one.agree,
+        seeds, one.where,
     ]  # fmt: skip
 
 
@@ -86,13 +90,15 @@ def _numbers(one: ClaimVerdict) -> tuple[str, str]:
     if one.claim.rule == "exact":
         return "", ""
     if gap is not None:
-        mean = gap.direction * gap.ours + 0.0  # no −0
+        is_tie = not isinstance(gap.paper, str) and abs(gap.paper) < one.claim.tie
+        sign = 1 if is_tie else gap.direction
+        mean = sign * gap.ours + 0.0  # no −0
         ours = f"{mean:+.3g}"
         if math.isfinite(gap.half_width):
             ours += f" ({mean - gap.half_width:.3g} to {mean + gap.half_width:.3g})"
         if isinstance(gap.paper, str):
             return gap.paper, ours
-        return f"{abs(gap.paper):+.3g}", ours
+        return f"{sign * gap.paper:+.3g}", ours
     if one.claim.rule == "ratio" and line.ours:
         is_less = line.paper == "less" or _is_below_one(line.paper)
         return _orient(line.paper, is_less), _orient(line.ours, is_less)
@@ -117,8 +123,7 @@ def _keep_by_holm(found: Sequence[ClaimVerdict]) -> dict[str, bool]:
         for one in found
         if one.gap is not None and verdicts.outcome(one.line.verdict) != "not comparable"
     ]
-    p_values = [p_value(one.claim.tie, *one.gap.samples) for one in tested if one.gap]
-    rejected = reject_by_holm(p_values)
+    rejected = reject_by_holm([one.p_value for one in tested])
     return {
         one.claim.name: kept
         for one, kept in zip(tested, rejected, strict=True)
@@ -156,7 +161,8 @@ def _drawn(found: Sequence[ClaimVerdict]) -> list[tuple[Gap, str]]:
     gaps = []
     for one in found:
         outcome = verdicts.outcome(one.line.verdict)
-        if one.gap is None or outcome not in LOOKS:
+        sizes = getattr(all_tables().get(one.claim.table), "sizes", True)
+        if one.gap is None or outcome not in LOOKS or not sizes:
             continue
         theirs, name = one.gap.paper, textwrap.fill(f"{one.claim.paper}: {one.claim.says}", 60)
         if not isinstance(theirs, str) and abs(theirs) >= one.claim.tie:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 import dataclasses
 import math
-import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -124,7 +123,7 @@ class ScoreTable(TrainedTable):
       tie: gap below which two rows count as equal.
       sizes: whether gaps are compared by size too; False = the tasks differ in kind.
       not_comparable: reason why a row's gap says nothing about the paper's, by its name.
-      collapsed: scores by name, and the means below which a row has not learned the task.
+      collapsed: scores by name, and the numbers below which a seed has not learned the task.
     """
 
     _: dataclasses.KW_ONLY
@@ -180,6 +179,9 @@ class ScoreTable(TrainedTable):
             return f"{verdicts.NOT_COMPARABLE}: {reasons[gap.row]}"
         if gap.against in reasons:
             return f"{verdicts.NOT_COMPARABLE}: {gap.against} {reasons[gap.against]}"
+        _, factor = self.measures[self.score]
+        if factor == 100 and min(map(min, gap.samples)) >= 100 - tie:
+            return f"{verdicts.NOT_COMPARABLE}: all seeds of both have 100 %, or nearly"
         return verdicts.judge_gap(gap, tie=tie, sizes=self.sizes)
 
     def printed(self, paper: Mapping[str, str]) -> Mapping[str, float | str]:
@@ -196,9 +198,10 @@ class ScoreTable(TrainedTable):
         for name, least in self.collapsed.items():
             for row, values in found.items():
                 seeds = [one[name] for one in values if name in one]
-                mean = statistics.fmean(seeds) if seeds else least
-                if not mean >= least:  # NaN too
-                    reasons.setdefault(row, f"collapsed, {name} {mean:{FORMS[name]}}")
+                low = [score for score in seeds if not score >= least]  # NaN too
+                if low:
+                    count = f"{len(low)} of {len(seeds)} seeds collapsed"
+                    reasons.setdefault(row, f"{count}, {name} {min(low):{FORMS[name]}}")
         for row, values in found.items():
             if any(one.get(PLATEAU) == 0 for one in values):
                 reasons.setdefault(row, "still learning after all steps")

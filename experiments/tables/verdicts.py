@@ -1,7 +1,9 @@
-"""The rules of the verdicts, which are older than the rows that they judge.
+"""The rules of the verdicts.
 
-Four came later: `collapsed`, the ties of claims, which verdict of one kind is shown, and that seeds
-which all have one score say nothing.
+The rule of gaps is of 2026-11-24: older than the rows of Bahdanau's tables, Luong's first and
+fourth, Britz's, Vaswani's and Amos's, and younger than the first rows of all others, which had been
+judged by another. What is collapsed, at the ceiling, or of equal seeds, the ties of claims, which
+verdict of one kind is shown, and that a tie is refuted beyond ±τ alone came after the rows.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
@@ -11,28 +13,30 @@ in `tests/papers` judge so.
 **Gaps.** A score that training decides is judged by its gap from another row's, g with the 95 %
 interval g ± h over the seeds (Student's t, for two rows Welch's), beside the paper's gap p. A
 *tie* τ is fixed for each table. The paper has a tie where |p| < τ, ours is one where the whole
-interval lies within ±τ; otherwise ours has a side where the interval leaves out 0. Sign and size
-count:
+interval lies within ±τ; otherwise ours has a side where the interval leaves out 0, and beside a tie
+of the paper where it leaves out all of ±τ. Sign and size count:
 
     reproduced                  on the paper's side with p/2 ≤ g ≤ 2p, or both tie
     same direction, N times the size    on the paper's side, not between half and twice its size
     opposite                    on the other side
     no difference here          a tie here, none in the paper
     a difference here alone     a tie in the paper, a side here
-    undecided: N seeds          neither a tie nor a side here, or fewer than three seeds; N would
-                                decide it if they vary as these; where N is above 20, the effect is
-                                smaller than the far end of the interval
-    not comparable: why         the row, or the other, did not learn the task (*collapsed*: a score
-                                below what its table says, at a rate that was not searched), was to
-                                come to its plateau and did not, or is another function or task; or
-                                all seeds of both rows have one score, as at 100 %: the task is too
-                                easy, or too hard, to tell them apart
+    undecided: N seeds          neither a tie nor a side here, fewer than three seeds, or equal
+                                ones; N would decide it if they vary as these; where N is above 20,
+                                the far end of the interval bounds the effect
+    not comparable: why         the row, or the other, has a seed that did not learn the task
+                                (*collapsed*: a score below what its table says, at a rate that was
+                                not searched), was to come to its plateau and did not, or is another
+                                function or task; or all seeds of both rows are within τ of 100 %:
+                                the task is too easy to tell them apart
 
 Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
-*level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
-another's. Between tasks that differ in kind no size counts either. Times and memory are ratios to
-a row of the table, of one run: sides of 1, a tie within `EVEN`, and the size is our ratio over the
-paper's. Of several gaps the worst decides, in the order of `WORST`, of one kind the farthest.
+*level* or *more* than another, or *at most* as much, with all of the interval below τ; or a course
+*falls*, *holds* (τ = `HOLDS`) or *falls less* than another's. Between tasks that differ in kind no
+size counts either. Times and memory are ratios to a row of the table, of one run: sides of 1, a tie
+within `EVEN`, and the size is our ratio over the paper's. Of several gaps the worst decides, in the
+order of `WORST`; of one kind that whose size is the farthest from the paper's, and where no size
+counts that which is the least on the paper's side.
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
+from attnlab.runs import intervals
 from attnlab.runs.intervals import describe_undecided, difference, half_width, side
 
 TOLERANCE = 0.15  # of an exponent: blocks are whole, and a sequence has ends
@@ -67,9 +72,12 @@ RULES = {
         " (Student's t, for two rows Welch's). *Reproduced*: the interval is on the paper's side of"
         " 0 and our gap between half and twice the paper's, or both tie; *same direction*: on its"
         " side alone; *no difference here*: the interval lies within the tie, whatever side it is"
-        " on; *undecided*: it has both 0 and more than the tie, or there are fewer than three"
-        " seeds; *not comparable*: a row collapsed, was still learning, is another function, or all"
-        " seeds of both rows have one score. Where a paper prints words, their side is judged."
+        " on; *a difference here alone*: the paper has a tie, and the interval is beyond it;"
+        " *undecided*: it has both 0, or the end of the paper's tie, and more than the tie, or"
+        " there are fewer than three seeds; *N seeds would decide it* if they vary as these;"
+        " *not comparable*: a seed collapsed, a row was still learning or is another function, or"
+        " all seeds of both rows have the highest score, or nearly. Where a paper prints words,"
+        " their side is judged."
     ),
     "ratio": (
         "Times and memory are ratios to a row of the same table, as machines and models are others:"
@@ -85,7 +93,9 @@ OUTCOMES = {  # which verdicts are counted and drawn together
     "undecided": (UNDECIDED,),
     "not run": (NOT_RUN,),
 }
-SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
+SIDES = {
+    "less": -1, "level": 0, "more": 1, "at most": -1, "falls": -1, "holds": 0, "falls less": 1,
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,17 +149,13 @@ def outcome(verdict: str) -> str:
 def severity(verdict: str) -> tuple[int, float]:
     """The key of `min` for the worst: by `WORST`, of one kind the farthest from the paper's size.
 
-    Of undecided ones that whose effect is too small to see, then that which lacks the most seeds.
+    Of undecided ones that which lacks the most seeds.
 
     >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=severity)
     'same direction, 0.1 times the size'
     """
     sized = re.search(r"([\d.]+) (times|seeds)", verdict)
-    far = 0.0
-    if sized:
-        far = abs(math.log(float(sized[1])))
-    elif "too small to see" in verdict:
-        far = math.inf
+    far = abs(math.log(float(sized[1]))) if sized else 0.0
     return WORST.index(kind(verdict)), -far
 
 
@@ -161,17 +167,30 @@ def judge_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
       tie: gap below which two rows count as equal.
       sizes: whether the size counts beside the side.
     """
-    paper = gap.paper
-    here = side(tie, *gap.samples)
+    tie, beyond, samples = _hypothesis(gap, tie)
+    here = side(tie, *samples, beyond=beyond)
     if here is None:
-        return describe_undecided(tie, *gap.samples)
-    if len(gap.samples) == 2 and len(set().union(*gap.samples)) == 1:
-        return f"{NOT_COMPARABLE}: all seeds of both have {gap.samples[0][0]:.4g}"
-    if isinstance(paper, str):
-        return _compare_sides(SIDES[paper], here, None)
-    theirs = _sign(paper, tie)
-    size = gap.ours / paper if theirs and sizes else None
+        return describe_undecided(tie, *samples, beyond=beyond)
+    if isinstance(gap.paper, str):
+        return _compare_sides(SIDES[gap.paper], here, None)
+    theirs = _sign(gap.paper, tie)
+    size = gap.ours / gap.paper if theirs and sizes else None
     return _compare_sides(theirs, here, size)
+
+
+def p_value(gap: Gap, tie: float) -> float:
+    """The probability of such scores if the side or the tie that `judge_gap` finds were not so."""
+    tie, beyond, samples = _hypothesis(gap, tie)
+    return intervals.p_value(tie, *samples, beyond=beyond)
+
+
+def _hypothesis(gap: Gap, tie: float) -> tuple[float, float, tuple[Sequence[float], ...]]:
+    """The tie, the bound that a side is beyond, and the samples, as `intervals.side` takes them."""
+    first, *others = gap.samples
+    if gap.paper == "at most":  # on a side of the tie's upper end
+        return 0.0, 0.0, ([x - tie for x in first], *others)
+    theirs = SIDES[gap.paper] if isinstance(gap.paper, str) else _sign(gap.paper, tie)
+    return tie, 0.0 if theirs else tie, gap.samples
 
 
 def judge_ratio(paper: float | str, ours: float) -> str:

@@ -64,7 +64,7 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
     [
         ('"f1"', '"f2"', "claim tuned: cpu/own has no row with 'f2' and {'start': 'tuned'}; give"),
         ('"scratch"', '"none"', "claim tuned: cpu/own has no row with 'f1' and {'start': 'none'}"),
-        ('word = "more"', 'word = "up"', "claim tuned: got word = 'up'; give less, level or more"),
+        ('word = "more"', 'word = "up"', "claim tuned: got word = 'up'; give less, level, "),
     ],
 )
 def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, old, new, message):
@@ -99,13 +99,14 @@ def test_a_later_line_of_a_seed_counts(tmp_path):
 
 
 def test_what_is_as_the_claim_says_has_a_plus_or_a_ratio_above_1(tmp_path):
-    """Of less: the tuned rows have less than the others, and a third of the time."""
+    """Of less: the tuned rows have less than the others, and a part of the time."""
     less = FOLDER.replace('word = "more"', 'word = "less"')
-    found = lines(tuned=(0.1, 0.11, 0.12), frozen=(0.2, 0.21, 0.22), scratch=(0.4, 0.41, 0.42))
+    found = lines(tuned=(0.02, 0.07, 0.12), frozen=(0.2, 0.21, 0.22), scratch=(0.4, 0.41, 0.42))
     (gap,) = judged(tmp_path / "gap", less, found)
     (ratio,) = judged(tmp_path / "ratio", less + 'rule = "ratio"\n', found)
     made = scoreboard.markdown([gap])
-    assert " kept |  f1 |      less |      words | +0.3 (0.277 to 0.323) " in made
+    assert " kept | F1, of 1 |      less |      words | +0.2 (0.177 to 0.223) " in made
+    assert 0.001 < gap.p_value < 0.05  # that of tuned, which scatters
     assert "Training decides 1 claims" in made and "1 of them stay decided" in made
     assert " 3.50× " in scoreboard.markdown([ratio])
 

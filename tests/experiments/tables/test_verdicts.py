@@ -9,6 +9,7 @@ from experiments.tables.mapping import all_tables
 from experiments.tables.verdicts import (
     DIFFERENCE,
     NO_DIFFERENCE,
+    NOT_COMPARABLE,
     OPPOSITE,
     REPRODUCED,
     UNDECIDED,
@@ -38,6 +39,11 @@ from experiments.tables.verdicts import (
         ("more", 0.0, 0.2, NO_DIFFERENCE),
         ("level", 0.0, 0.2, REPRODUCED),
         ("level", -1.0, 0.2, DIFFERENCE),
+        ("level", -1.0, 0.8, UNDECIDED),  # not all beyond the tie
+        (0.2, 1.0, 0.8, UNDECIDED),
+        ("at most", -1.0, 1.2, REPRODUCED),
+        ("at most", 1.0, 0.6, OPPOSITE),
+        ("at most", 0.2, 0.4, UNDECIDED),
     ],
 )
 def test_the_verdict_on_a_gap(paper, ours, half_width, verdict):
@@ -64,13 +70,14 @@ def test_rows_without_a_gap_say_why():
     assert TABLE.verdicts(PAPER, {"A1": around(32)}) == {"A1": "not run"}
 
 
-def test_seeds_that_all_have_one_score_tell_two_rows_not_apart():
-    same, near = [100.0] * 3, [100.0, 100.0, 99.99]
-    assert judge_gap(Gap("", "", -5.2, (same, same)), tie=0.3) == (
-        "not comparable: all seeds of both have 100"
-    )
-    assert judge_gap(Gap("", "", -5.2, (same, near)), tie=0.3) == NO_DIFFERENCE
-    assert judge_gap(Gap("", "", 5.2, (same, [99.0] * 3)), tie=0.3).startswith("same direction")
+def test_what_is_at_the_ceiling_or_does_not_vary_tells_two_rows_not_apart():
+    table = all_tables()["reformer2"]
+    same, near, varied = [100.0] * 3, [100.0, 100.0, 99.9], [97.5, 98.0, 98.5]
+    kinds = {
+        kind(table.judge(Gap("", "", -5.2, (same, other)), {}, 0.3)): other
+        for other in (near, varied, [99.0] * 3)
+    }
+    assert kinds == {NOT_COMPARABLE: near, OPPOSITE: varied, UNDECIDED: [99.0] * 3}
 
 
 @pytest.mark.parametrize("paper", ["less", "level", "more", 0.5, 2.0])
@@ -85,7 +92,7 @@ def test_what_is_no_number_is_on_no_side(paper, ours):
 
 def test_the_worst_of_a_kind_is_the_farthest_from_the_papers_size():
     ordered = [
-        OPPOSITE, "undecided: the effect is too small to see, within ±2",
+        OPPOSITE, "undecided: over 20 seeds would decide it, |gap| < 2",
         "undecided: 9 seeds would decide it", "same direction, 13 times the size",
         "same direction, 0.4 times the size", REPRODUCED,
     ]  # fmt: skip
