@@ -7,7 +7,6 @@ made for compiling only is not for other tests.
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from attnlab.bench import targets, topology
 from attnlab.runs.errors import Invalid
 from tests.mechanism_cases import BY_NAME, MECHANISMS
+from tests.several import run_python
 
 TARGETS = ("v5e", "h100")
 # Compiling is slow: dense code only repeats what test_lowering lowers, and `lsh` grows below.
@@ -33,15 +33,9 @@ def found(request):
         topology.require_compiler(target)
     except Invalid as error:
         pytest.skip(str(error))
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.test_compiling", target.name],
-        env=os.environ | topology.environment(),
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout.splitlines()[-1])
+    environment = os.environ | topology.environment()
+    printed = run_python("-m", "tests.test_compiling", target.name, env=environment)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", [*COMPILED, *KERNELS])

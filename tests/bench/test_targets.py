@@ -2,15 +2,14 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from attnlab.bench import targets
 from attnlab.devices.platforms import Platform
 from tests.daily import daily
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 GIB = 2**30
 
 

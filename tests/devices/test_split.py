@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas
 from tests.daily import daily
+from tests.several import run_python
 
 P = jax.P
 BATCH, LENGTH, HEADS, WIDTH = 4, 14, 4, 8
@@ -248,15 +248,8 @@ def test_nothing_is_nothing_in_a_ring():
 @pytest.mark.slow
 def test_more_axes_at_once_and_whole_models_on_four_devices():
     """See the script for what it runs; each pair is (largest difference, allowed)."""
-    script = subprocess.run(
-        [sys.executable, "-m", "tests.devices.split_script"],
-        env=dict(os.environ, JAX_NUM_CPU_DEVICES="4", PYTHONPATH=os.pathsep.join(sys.path)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert script.returncode == 0, script.stderr
-    found = json.loads(script.stdout)
+    told = {"JAX_NUM_CPU_DEVICES": "4", "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = json.loads(run_python("-m", "tests.devices.split_script", env=os.environ | told))
     assert len(found) == 11
     assert {name: x for name, (x, allowed) in found.items() if not x <= allowed} == {}
 

@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.several import ROOT
+
 # What the launchers and their templates use of a machine; its own cluster tools stay out of reach.
 TOOLS = """bash env readlink dirname basename git tar gzip find rm mkdir hostname tail grep
 setsid nohup cat kill sleep mountpoint cp mv sh""".split()

@@ -9,7 +9,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.launch.site import ODD, ROOT, Site
+from tests.launch.site import ODD, Site
+from tests.several import ROOT
 
 BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]

@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tests.launch.site import ODD, ROOT, Site
+from tests.launch.site import ODD, Site
+from tests.several import ROOT
 
 BUCKET = "--output_dir=gs://bucket/runs"
 # For each place: options, where results may go, its tools, and the one that begins the work.

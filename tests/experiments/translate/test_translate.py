@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -17,8 +16,8 @@ from experiments.translate import __main__ as translate
 from experiments.translate import corpus
 from experiments.translate.settings import Settings
 from tests.experiments import tiny
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 FLAGS = ["--models=rnn_search", "--steps=6", "--validate_every=3", "--log_every=2", "--devices=1"]
 FLAGS += ["--max_length=16"]  # so that all batches have one shape
 
