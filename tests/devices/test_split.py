@@ -21,6 +21,7 @@ from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas
 from tests.daily import daily
 from tests.several import run_python
+from tests.trees import assert_close
 
 P = jax.P
 BATCH, LENGTH, HEADS, WIDTH = 4, 14, 4, 8
@@ -186,9 +187,7 @@ def test_two_devices_compute_what_one_does(name, divides):
     allowed = {one_head} if (name, divides) == ("one_kv_head", "length") else set()
     assert set(gathered(compiled.as_text())) <= allowed, "activations travel"
     found = compiled(*placed)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected
-    )
+    assert_close(found, expected, rtol=1e-4, atol=1e-4)
     if divides == "length":
         assert compiled.output_shardings[0].spec[1] == "x"
 
