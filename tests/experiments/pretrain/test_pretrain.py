@@ -11,14 +11,10 @@ from experiments.pretrain import __main__ as pretrain
 from tests.experiments.tiny import TEXT, folder_of, rows_of, run, save_nothing
 from tests.trees import assert_close
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 TINY = ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2", "--attention=window-4",
         "--tokenizer=bytes", "--length=24", "--steps=4", "--warmup_steps=1", "--batch_size=4",
         "--validate_every=2", "--log_every=2")  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(loop.figure_files, "save", save_nothing)
 
 
 @pytest.fixture(scope="module")
