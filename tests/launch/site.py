@@ -119,6 +119,12 @@ class Site(Checkout):
         self.git("init", "--quiet")
         self.commit()
 
+    def refuses(self, message: str, *arguments: str) -> None:
+        """A launcher says so and ends: no tool is called, and nothing is written."""
+        status, out, err = self.run(*arguments)
+        assert (status, out) == (2, "") and message in err, (status, out, err)
+        assert not self.calls() and not list(self.here.iterdir())
+
     def fake(self, tool: str, does: str = "") -> None:
         """Makes a tool that records its calls and does what a line of bash says."""
         (self.bin / tool).write_text(FAKE)
