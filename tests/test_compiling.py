@@ -54,7 +54,6 @@ if __name__ == "__main__":
 
     import jax
     import jax.numpy as jnp
-    import numpy as np
     from jax.sharding import SingleDeviceSharding
 
     import attnlab
@@ -80,10 +79,7 @@ if __name__ == "__main__":
 
     def of_mechanism(mechanism):
         arrays = mechanism.arrays(dtype=jnp.bfloat16)
-        mask = None
-        if mechanism.mask is not None:
-            visible = np.ones((mechanism.sizes().batch, mechanism.sizes().keys), bool)
-            mask = mechanism.mask(visible, mechanism.causal)
+        mask = mechanism.mask_of(causal=mechanism.causal)
         return compiled(lambda arrays: mechanism.apply(arrays, mask), arrays)
 
     def of_length(name, length):

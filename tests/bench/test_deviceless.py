@@ -1,7 +1,6 @@
 """Programs compiled by the real compilers for accelerators that are not there."""
 
 import dataclasses
-import importlib.util
 import json
 import os
 
@@ -18,10 +17,10 @@ from attnlab.models import Reformer
 from attnlab.ops import routes
 from attnlab.runs.flags import build
 from experiments.compare_lengths.settings import Settings
+from tests.bench.rows import GIB
 from tests.daily import daily
 from tests.several import run_python
 
-GIB = 2**30
 PROGRAM = """
 import dataclasses, json, sys
 from attnlab.bench.case import Case
@@ -55,14 +54,8 @@ def compiled(*cases: Case) -> list[Result]:
 
 
 def needs(*modules: str):
-    def found(module: str) -> bool:
-        try:
-            return importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            return False
-
     reason = f"needs one of {', '.join(modules)}, which the extras tpu and gpu-compile install"
-    return pytest.mark.skipif(not any(map(found, modules)), reason=reason)
+    return pytest.mark.skipif(not any(map(topology._is_installed, modules)), reason=reason)
 
 
 @needs("libtpu")

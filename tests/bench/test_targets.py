@@ -7,10 +7,9 @@ import pytest
 
 from attnlab.bench import targets
 from attnlab.devices.platforms import Platform
+from tests.bench.rows import GIB
 from tests.daily import daily
 from tests.several import ROOT
-
-GIB = 2**30
 
 
 @pytest.mark.parametrize("device", targets.known_devices().values(), ids=lambda device: device.name)

@@ -86,10 +86,7 @@ RINGS = {
         *(x[:, :, :1] for x in (q, k, v)), w[:1], mask=masks.Causal() & masks.Padding(n),
         dropout_rate=0.5, dropout_key=KEY, implementation="blockwise",
     ),
-    "hard": lambda q, k, v, w, n: sum_of_choice(attnlab.hard_attention(
-        q, k[:, :, :2], v[:, :, :2], score=scores.Additive(w), mask=masks.Padding(n),
-        sample_key=KEY, expected_rate=0.5, straight_through=True,
-    )),
+    "hard": FUNCTIONS["hard"],
     "window": lambda q, k, v, w, n: attnlab.window_attention(
         q[:, :, :3], k[:, :, 1:], v[:, :, 1:], window=(3, 1), mask=masks.Padding(n, n)
     ),
