@@ -1,4 +1,4 @@
-"""Several local processes of one program, as a launcher starts them, joined over this machine."""
+"""Programs in processes of their own: one that ends well, or several as a launcher starts them."""
 
 import dataclasses
 import os
@@ -11,6 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def run_python(*words: str | Path, cwd: Path = ROOT, **options) -> str:
+    """What Python prints of these words; the process must end well."""
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, **options)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 def free_port() -> int:
@@ -29,7 +37,7 @@ class Done:
 
 
 class Together:
-    """The processes; use it in `with`, which ends those that still run."""
+    """The processes, joined over this machine; use it in `with`, which ends what still runs."""
 
     def __init__(
         self,

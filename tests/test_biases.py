@@ -23,6 +23,7 @@ from attnlab import (
 from attnlab.ops import blockwise
 from attnlab.ops.layout import merge_output, prepare
 from tests.daily import daily
+from tests.trees import assert_close
 
 B, T, S, N, K, H = 2, 17, 23, 6, 3, 5
 RNG = np.random.default_rng(0)
@@ -128,7 +129,7 @@ def test_hard_attention_takes_it(x64):
     found, true = (
         attend(Q, KEYS, V, bias=bias, sample_key=key) for bias in (biases.Relative(x), x[..., AT])
     )
-    jax.tree.map(functools.partial(np.testing.assert_allclose, rtol=1e-10), found, true)
+    assert_close(found, true, rtol=1e-10)
 
 
 def sizes(jaxpr):

@@ -7,7 +7,6 @@ made for compiling only is not for other tests.
 
 import json
 import os
-import subprocess
 import sys
 
 import pytest
@@ -15,6 +14,7 @@ import pytest
 from attnlab.bench import targets, topology
 from attnlab.runs.errors import Invalid
 from tests.mechanism_cases import BY_NAME, MECHANISMS
+from tests.several import run_python
 
 TARGETS = ("v5e", "h100")
 # Compiling is slow: dense code only repeats what test_lowering lowers, and `lsh` grows below.
@@ -33,15 +33,9 @@ def found(request):
         topology.require_compiler(target)
     except Invalid as error:
         pytest.skip(str(error))
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.test_compiling", target.name],
-        env=os.environ | topology.environment(),
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr[-3000:]
-    return json.loads(run.stdout.splitlines()[-1])
+    environment = os.environ | topology.environment()
+    printed = run_python("-m", "tests.test_compiling", target.name, env=environment)
+    return json.loads(printed.splitlines()[-1])
 
 
 @pytest.mark.parametrize("name", [*COMPILED, *KERNELS])
@@ -60,7 +54,6 @@ if __name__ == "__main__":
 
     import jax
     import jax.numpy as jnp
-    import numpy as np
     from jax.sharding import SingleDeviceSharding
 
     import attnlab
@@ -86,10 +79,7 @@ if __name__ == "__main__":
 
     def of_mechanism(mechanism):
         arrays = mechanism.arrays(dtype=jnp.bfloat16)
-        mask = None
-        if mechanism.mask is not None:
-            visible = np.ones((mechanism.sizes().batch, mechanism.sizes().keys), bool)
-            mask = mechanism.mask(visible, mechanism.causal)
+        mask = mechanism.mask_of(causal=mechanism.causal)
         return compiled(lambda arrays: mechanism.apply(arrays, mask), arrays)
 
     def of_length(name, length):

@@ -11,8 +11,7 @@ import pytest
 
 from tests.device.isolation import Device
 from tests.device.scenarios import Check
-
-ROOT = Path(__file__).resolve().parents[1]
+from tests.several import ROOT
 
 ACTS = """
 import os, sys, time

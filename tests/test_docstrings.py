@@ -4,14 +4,13 @@ import ast
 import doctest
 import importlib
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.daily import daily
 from tests.house import parse_file
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = re.compile(r"^\s*>>> ", re.M)
 FILES = {
     str(path.relative_to(ROOT)): number

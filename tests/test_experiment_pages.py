@@ -1,13 +1,12 @@
 """Pages of experiments and mechanisms take their numbers from kept reports, and leave none out."""
 
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.launch.test_documented_lines import experiment_and_flags, lines
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parent.parent
 LINES = {"experiments": 60, "mechanisms": 80}  # that a page may have
 PAGES = [path for folder in LINES for path in sorted((ROOT / "docs" / folder).glob("*.md"))]
 INCLUDED = re.compile(r"^```\{include\} (\S+)\n(.*?)^```", re.MULTILINE | re.DOTALL)

@@ -3,7 +3,6 @@
 import ast
 import functools
 import shutil
-import subprocess
 import sys
 import tarfile
 import tomllib
@@ -14,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.house import parse_file
-
-ROOT = Path(__file__).resolve().parent.parent
+from tests.several import ROOT, run_python
 
 # A layer imports only lower ones. Top-level modules of attnlab that are not named here are layer 0.
 LAYERS = {
@@ -213,8 +211,7 @@ assert not hasattr(attnlab, "modelz")
 import jax
 assert not jax._src.xla_bridge.backends_are_initialized(), "importing attnlab does work"
 """
-    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
+    run_python("-c", code)
 
 
 def test_what_pip_installs_for_the_library():
@@ -236,10 +233,7 @@ def test_the_wheel_and_the_source_archive_hold_the_library_and_nothing_else(tmp_
 
     def built(kind: str, folder: Path) -> Path:
         code = f"from setuptools import build_meta; print(build_meta.build_{kind}('.'))"
-        command = [sys.executable, "-c", code]
-        run = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        assert run.returncode == 0, run.stderr
-        return folder / run.stdout.splitlines()[-1]
+        return folder / run_python("-c", code, cwd=folder).splitlines()[-1]
 
     source = built("sdist", tmp_path)
     with tarfile.open(source) as archive:

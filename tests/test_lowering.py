@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from tests.mechanism_cases import MECHANISMS, over
 
@@ -10,10 +9,7 @@ from tests.mechanism_cases import MECHANISMS, over
 @over(MECHANISMS)
 def test_lowers(mechanism):
     arrays = mechanism.arrays(dtype=jnp.bfloat16)
-    mask = None
-    if mechanism.mask is not None:
-        visible = np.ones((mechanism.sizes().batch, mechanism.sizes().keys), bool)
-        mask = mechanism.mask(visible, mechanism.causal)
+    mask = mechanism.mask_of(causal=mechanism.causal)
 
     def loss(arrays, mask):
         return mechanism.apply(arrays, mask).astype(jnp.float32).sum()

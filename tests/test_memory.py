@@ -6,10 +6,10 @@ quadratic code too; a flag that is read once a process turns that off, hence the
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
+
+from tests.several import run_python
 
 LENGTHS = (16384, 65536)
 # 4× the length; a little is left for what does not grow.
@@ -45,15 +45,9 @@ def growth():
     flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_experimental_ynn_fusion_type="
     # What LLVM optimizes comes after XLA has laid out the memory.
     settings = {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "true"}
-    run = subprocess.run(
-        [sys.executable, "-m", "tests.test_memory"],
-        env=os.environ | {"XLA_FLAGS": flags} | settings,
-        cwd=os.path.dirname(os.path.dirname(os.path.abspath(__file__))),
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    environment = os.environ | {"XLA_FLAGS": flags} | settings
+    printed = run_python("-m", "tests.test_memory", env=environment)
+    return json.loads(printed.splitlines()[-1])
 
 
 def linear_and_quadratic() -> tuple[list[str], list[str]]:

@@ -2,15 +2,12 @@
 
 import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 import attnlab
+from tests.several import ROOT, run_python
 
-ROOT = Path(__file__).resolve().parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PYTHON = re.compile(r"^```python\n(.*?)^```", re.S | re.M)
 BLOCKS = PYTHON.findall(README)
@@ -45,10 +42,7 @@ def test_the_code_runs_by_itself(check, capsys):
 def test_the_code_over_devices_runs_on_eight_that_are_there_or_made(devices):
     code = BLOCKS[-1] + "print(y.shape, len(y.sharding.device_set))"
     environment = dict(os.environ, JAX_NUM_CPU_DEVICES=str(devices), PYTHONPATH=str(ROOT))
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.stdout == "(8, 1024, 64) 8\n", done.stderr
+    assert run_python("-c", code, env=environment) == "(8, 1024, 64) 8\n"
 
 
 def test_the_experiment_of_their_readme_runs_and_is_resumed(tmp_path):

@@ -4,14 +4,12 @@ import json
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 import attnlab
+from tests.several import ROOT
 from tests.test_readme import BLOCKS
-
-ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture

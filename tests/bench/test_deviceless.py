@@ -1,12 +1,8 @@
 """Programs compiled by the real compilers for accelerators that are not there."""
 
 import dataclasses
-import importlib.util
 import json
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -21,10 +17,10 @@ from attnlab.models import Reformer
 from attnlab.ops import routes
 from attnlab.runs.flags import build
 from experiments.compare_lengths.settings import Settings
+from tests.bench.rows import GIB
 from tests.daily import daily
+from tests.several import run_python
 
-ROOT = Path(__file__).resolve().parents[2]
-GIB = 2**30
 PROGRAM = """
 import dataclasses, json, sys
 from attnlab.bench.case import Case
@@ -52,23 +48,14 @@ LONG = dict(length=2048, num_heads=4, batch=4, ops_only=False, mechanism="exact"
 
 def compiled(*cases: Case) -> list[Result]:
     """In a process of its own: an environment with libtpu must not change other tests."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps([dataclasses.asdict(c) for c in cases])]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [build(Result, json.loads(line)) for line in done.stdout.splitlines()]
+    given = json.dumps([dataclasses.asdict(c) for c in cases])
+    printed = run_python("-c", PROGRAM, given, env=os.environ | topology.environment())
+    return [build(Result, json.loads(line)) for line in printed.splitlines()]
 
 
 def needs(*modules: str):
-    def found(module: str) -> bool:
-        try:
-            return importlib.util.find_spec(module) is not None
-        except ModuleNotFoundError:
-            return False
-
     reason = f"needs one of {', '.join(modules)}, which the extras tpu and gpu-compile install"
-    return pytest.mark.skipif(not any(map(found, modules)), reason=reason)
+    return pytest.mark.skipif(not any(map(topology._is_installed, modules)), reason=reason)
 
 
 @needs("libtpu")
@@ -110,12 +97,8 @@ def test_nothing_is_gathered_where_a_training_of_lsh_divides_its_batch():
         TINY, **STEP | dict(mechanism="lsh-4", ops_only=False, target="v5e:2x2", batch=4, devices=4)
     )
     given = json.dumps(dataclasses.asdict(dataclasses.replace(case, shard="batch")))
-    done = subprocess.run(
-        [sys.executable, "-c", EXCHANGED, given],
-        cwd=ROOT, env=os.environ | topology.environment(), text=True, capture_output=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    operations = set(json.loads(done.stdout.splitlines()[-1]))
+    printed = run_python("-c", EXCHANGED, given, env=os.environ | topology.environment())
+    operations = set(json.loads(printed.splitlines()[-1]))
     assert "all-reduce" in operations and "sort" in operations
     assert not {"all-gather", "all-gather-start", "all-to-all"} & operations
 

@@ -9,6 +9,7 @@ from attnlab.bench import inputs, measure, mechanisms, programs
 from attnlab.bench.case import Case
 from attnlab.mechanisms.attentions import KINDS
 from tests.daily import daily
+from tests.trees import assert_close
 
 OURS = {name: kind for name, kind in KINDS.items() if not kind.written_in}
 NAMES = [f"{name}-3" if kind.counts else name for name, kind in OURS.items()]
@@ -125,11 +126,7 @@ def test_two_devices_compute_what_one_does(parallel):
     if parallel == "pmap":  # one copy a device, summed over them
         loss, d_parameters = jax.tree.map(lambda x: x[1], (loss, d_parameters))
         d_inputs = tuple(x.reshape(-1, *x.shape[2:]) for x in d_inputs)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4),
-        (loss, d_parameters, d_inputs),
-        one,
-    )
+    assert_close((loss, d_parameters, d_inputs), one, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("num_heads", [1, 2])

@@ -2,12 +2,11 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 
 from attnlab.bench import memory
+from tests.several import run_python
 
 # One head over all pairs, the form whose scratch XLA:CPU hides in a fusion; and the same in slices.
 PROBE = """
@@ -49,10 +48,7 @@ print(json.dumps(found))
 
 def probe(flags: str) -> dict[str, dict[str, int]]:
     environment = dict(os.environ, XLA_FLAGS=flags)
-    done = subprocess.run(
-        [sys.executable, "-c", PROBE], env=environment, capture_output=True, text=True, check=True
-    )
-    found = json.loads(done.stdout.splitlines()[-1])
+    found = json.loads(run_python("-c", PROBE, env=environment).splitlines()[-1])
     if found["linear 2048"]["resident"] is None:
         pytest.skip("this system does not reset high-water marks")
     return found

@@ -2,14 +2,13 @@
 
 import importlib.util
 import json
-import subprocess
-import sys
 
 import pytest
 
 from attnlab.bench.case import ACCURACY, BEAM, GREEDY, TRAIN_STEP, Case
 from attnlab.mechanisms.attentions import KINDS
 from experiments.compare_lengths.runner import difference
+from tests.several import run_python
 
 # In a process of its own: peers warn at import, which here is an error, and LSH needs x64.
 PROBE = """
@@ -60,10 +59,7 @@ print(json.dumps(found))
 
 
 def output(program, *arguments):
-    command = [sys.executable, "-c", program, *arguments]
-    run = subprocess.run(command, capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    return json.loads(run.stdout.splitlines()[-1])
+    return json.loads(run_python("-c", program, *arguments).splitlines()[-1])
 
 
 def skip_without(*packages):

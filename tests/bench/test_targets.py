@@ -2,16 +2,14 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from attnlab.bench import targets
 from attnlab.devices.platforms import Platform
+from tests.bench.rows import GIB
 from tests.daily import daily
-
-ROOT = Path(__file__).resolve().parents[2]
-GIB = 2**30
+from tests.several import ROOT
 
 
 @pytest.mark.parametrize("device", targets.known_devices().values(), ids=lambda device: device.name)

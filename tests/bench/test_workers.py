@@ -1,8 +1,6 @@
 """Programs in a process of their own."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -11,9 +9,9 @@ import pytest
 from attnlab.bench.workers import Worker, Workers, death
 from attnlab.runs.errors import Invalid
 from tests.daily import daily
+from tests.several import run_python
 
 MODULE = "tests.bench.echo_worker"
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def ask(worker: Worker, do: str) -> dict | None:
@@ -82,8 +80,7 @@ def test_a_worker_does_not_outlive_its_parent():
         f"from attnlab.bench.workers import Workers\nimport os\n"
         f"crew = Workers({MODULE!r}).__enter__()\nprint(crew.pid, flush=True)\nos._exit(0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
-    pid, end = int(done.stdout), time.monotonic() + 30
+    pid, end = int(run_python("-c", code)), time.monotonic() + 30
     while time.monotonic() < end:
         try:
             os.kill(pid, 0)

@@ -3,8 +3,6 @@
 import functools
 import json
 import random
-import subprocess
-import sys
 import threading
 from itertools import islice
 
@@ -16,6 +14,7 @@ from orbax.checkpoint import v1 as ocp
 from attnlab.data import pools
 from attnlab.data.parts import Part
 from tests.data import test_batching
+from tests.several import run_python
 
 training = functools.partial(test_batching.training, max_length=18)  # some are left out
 packed = functools.partial(training, pack=True)
@@ -100,13 +99,10 @@ if __name__ == "__main__":
 
 
 @pytest.mark.slow
-def test_workers_change_nothing(tmp_path, request):
+def test_workers_change_nothing(tmp_path):
     script = tmp_path / "workers.py"  # a file, because workers import the main program
     script.write_text(WORKERS)
-    run = subprocess.run(
-        [sys.executable, script], cwd=request.config.rootpath, capture_output=True, text=True
-    )
-    assert run.stdout == "same\n", run.stderr
+    assert run_python(script) == "same\n"
 
 
 def test_a_worker_reads_and_encodes_in_one_thread(monkeypatch):

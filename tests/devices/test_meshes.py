@@ -20,6 +20,7 @@ from attnlab.scores import Dot
 from tests.daily import daily
 from tests.mechanism_cases import BY_NAME
 from tests.test_contract import assert_as_on_one_device, context_and_grads, over_two_devices
+from tests.trees import assert_close
 
 Q, K, V = np.random.default_rng(0).normal(size=(3, 4, 11, 2, 4)).astype(np.float32)
 P = jax.P
@@ -109,7 +110,7 @@ def test_hashing_and_what_looks_at_it_on_explicit_axes():
     np.testing.assert_array_equal(buckets, plain)
     found = hash_quality(placed, v, buckets, chunk_size=4, top_k=2)
     expected = hash_quality(Q, V, plain, chunk_size=4, top_k=2)
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5), found, expected)
+    assert_close(found, expected, rtol=1e-5)
     assert hash_buckets(Q[:0], rotations).shape == (0, 2, 11, 2)
     with pytest.raises(ValueError, match=r"at least one example; got qk \(0, 11, 2, 4\)"):
         hash_quality(Q[:0], V[:0], plain[:0], chunk_size=4, top_k=2)
@@ -124,9 +125,7 @@ def test_weights_on_explicit_axes_keep_the_split_of_heads_and_queries():
     centers = np.broadcast_to(np.arange(11.0, dtype=np.float32), (4, 11))
     found = local_attention(q, k, v, jnp.asarray(centers), half_width=2, return_weights=True)
     expected = local_attention(Q, K, V, centers, half_width=2, return_weights=True)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected
-    )
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_modules_on_explicit_axes_and_of_nothing(module: nn.Module):
     found = jax.jit(jax.value_and_grad(loss))(
         jax.tree.map(lambda x: on_explicit_mesh(x, P()), variables), on_explicit_mesh(x)
     )
-    jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5), found, wanted)
+    assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert jax.jit(module.apply)(variables, x[:0]).shape == (0, 11, 8)
 
 
@@ -169,9 +168,7 @@ def test_decoding_by_hash_on_explicit_axes(spec):
         return contexts, state
 
     found, expected = decode(lambda x: on_explicit_mesh(x, spec)), decode(jnp.asarray)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6), found, expected
-    )
+    assert_close(found, expected, rtol=1e-5, atol=1e-6)
     for x in jax.tree.leaves(found):
         assert jax.typeof(x).sharding.spec[0] == spec[0]
 

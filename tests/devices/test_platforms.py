@@ -1,8 +1,6 @@
 """Which accelerator is traced for, and how many devices a CPU is split into."""
 
 import os
-import subprocess
-import sys
 import types
 
 import jax
@@ -16,6 +14,7 @@ from attnlab.devices.platforms import (
     variables_for_cpu_devices,
 )
 from tests.daily import daily
+from tests.several import run_python
 
 COUNT = """
 import os, sys, jax
@@ -82,9 +81,7 @@ def test_the_default_device_may_be_set(look, monkeypatch):
 def test_as_many_cpu_devices_are_made_as_asked_for(asked, variables, said):
     rest = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
     environment = rest | {"JAX_PLATFORMS": "cpu"} | variables
-    command = [sys.executable, "-c", COUNT, str(asked)]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.stdout.strip() == said, done.stderr
+    assert run_python("-c", COUNT, str(asked), env=environment).strip() == said
 
 
 def test_a_backend_that_runs_keeps_its_devices():

@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import re
-import subprocess
 import sys
 import threading
 import time
@@ -21,6 +20,8 @@ from attnlab.models.reformer import Reformer
 from attnlab.models.transformer import TransformerConfig
 from attnlab.ops.kernels.pallas import Pallas
 from tests.daily import daily
+from tests.several import run_python
+from tests.trees import assert_close
 
 P = jax.P
 BATCH, LENGTH, HEADS, WIDTH = 4, 14, 4, 8
@@ -85,10 +86,7 @@ RINGS = {
         *(x[:, :, :1] for x in (q, k, v)), w[:1], mask=masks.Causal() & masks.Padding(n),
         dropout_rate=0.5, dropout_key=KEY, implementation="blockwise",
     ),
-    "hard": lambda q, k, v, w, n: sum_of_choice(attnlab.hard_attention(
-        q, k[:, :, :2], v[:, :, :2], score=scores.Additive(w), mask=masks.Padding(n),
-        sample_key=KEY, expected_rate=0.5, straight_through=True,
-    )),
+    "hard": FUNCTIONS["hard"],
     "window": lambda q, k, v, w, n: attnlab.window_attention(
         q[:, :, :3], k[:, :, 1:], v[:, :, 1:], window=(3, 1), mask=masks.Padding(n, n)
     ),
@@ -186,9 +184,7 @@ def test_two_devices_compute_what_one_does(name, divides):
     allowed = {one_head} if (name, divides) == ("one_kv_head", "length") else set()
     assert set(gathered(compiled.as_text())) <= allowed, "activations travel"
     found = compiled(*placed)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), found, expected
-    )
+    assert_close(found, expected, rtol=1e-4, atol=1e-4)
     if divides == "length":
         assert compiled.output_shardings[0].spec[1] == "x"
 
@@ -248,15 +244,8 @@ def test_nothing_is_nothing_in_a_ring():
 @pytest.mark.slow
 def test_more_axes_at_once_and_whole_models_on_four_devices():
     """See the script for what it runs; each pair is (largest difference, allowed)."""
-    script = subprocess.run(
-        [sys.executable, "-m", "tests.devices.split_script"],
-        env=dict(os.environ, JAX_NUM_CPU_DEVICES="4", PYTHONPATH=os.pathsep.join(sys.path)),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert script.returncode == 0, script.stderr
-    found = json.loads(script.stdout)
+    told = {"JAX_NUM_CPU_DEVICES": "4", "PYTHONPATH": os.pathsep.join(sys.path)}
+    found = json.loads(run_python("-m", "tests.devices.split_script", env=os.environ | told))
     assert len(found) == 11
     assert {name: x for name, (x, allowed) in found.items() if not x <= allowed} == {}
 

@@ -1,9 +1,9 @@
 """What the tests of the pages share: which pages there are, and what is in them."""
 
 import re
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.several import ROOT
+
 CODE = re.compile(r"^```(?:python|\{code-cell\} ipython3)\n(?::.*\n)*(.*?)^```", re.S | re.M)
 
 

@@ -7,7 +7,7 @@ import ast
 import doctest
 import re
 
-from tests.docs.pages import ROOT
+from tests.several import ROOT
 
 PAGE = ROOT / "docs" / "refusals.md"
 _BLOCK = re.compile(r"(?<=^```python\n).*?(?=^```)", re.S | re.M)

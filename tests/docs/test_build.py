@@ -4,15 +4,13 @@ import html
 import importlib.util
 import os
 import re
-import subprocess
-import sys
 import types
 import zlib
 from pkgutil import resolve_name
 
 import pytest
 
-from tests.docs.pages import ROOT
+from tests.several import ROOT, run_python
 
 HERE = all(importlib.util.find_spec(name) for name in ("sphinx", "myst_nb", "furo"))
 pytestmark = [
@@ -26,13 +24,8 @@ def built(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     words = ["-q", "-W", "--keep-going", "-D", "nb_execution_mode=off"]
     words += ["-D", "suppress_warnings=myst-nb.lexer"]  # a kernel, not started here, names it
-    done = subprocess.run(
-        [sys.executable, "-m", "sphinx", *words, str(ROOT / "docs"), str(folder)],
-        env=dict(os.environ, PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
+    environment = dict(os.environ, PYTHONPATH=str(ROOT))
+    run_python("-m", "sphinx", *words, ROOT / "docs", folder, env=environment)
     return folder
 
 

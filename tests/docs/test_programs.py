@@ -1,13 +1,12 @@
 """The code of each page runs by itself; guides and mechanisms check their own numbers."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
 from tests.daily import daily
-from tests.docs.pages import ROOT, blocks, pages
+from tests.docs.pages import blocks, pages
+from tests.several import ROOT, run_python
 
 GUIDES = {name: code for name, text in pages("guides").items() if (code := blocks(text))}
 NOTEBOOKS = {name: blocks(text) for name, text in pages("notebooks").items()}
@@ -24,9 +23,7 @@ def test_the_code_of_a_page_runs(name, tmp_path):
         PYTHONWARNINGS="error::DeprecationWarning",
         MPLBACKEND="agg",
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", code, cwd=tmp_path, env=environment)
 
 
 def test_guides_and_mechanisms_check_their_numbers():

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from attnlab.runs import figure_files
+from tests.experiments.tiny import save_nothing
 from tests.words import hidden
 
 
@@ -29,3 +30,9 @@ def read_every_figure(monkeypatch: pytest.MonkeyPatch) -> None:
         return paths
 
     monkeypatch.setattr(figure_files, "save", save)
+
+
+@pytest.fixture
+def no_figures(read_every_figure: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No experiment writes figures in this process: they take longer than all else."""
+    monkeypatch.setattr(figure_files, "save", save_nothing)

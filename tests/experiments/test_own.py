@@ -7,7 +7,6 @@ import pytest
 from attnlab.bench.case import Result
 from attnlab.mechanisms import own
 from attnlab.mechanisms.attentions import _kind_of_own
-from attnlab.runs import figure_files
 from attnlab.studies.study import Cell
 from experiments.compare_lengths import __main__ as compare_lengths
 from experiments.compare_lengths import run
@@ -90,22 +89,19 @@ def test_what_may_not_count_for_nothing(mine):
     )
 
 
-def test_a_run_with_it_goes_on_unless_the_file_is_another(mine, tmp_path, monkeypatch):
+def test_a_run_with_it_goes_on_unless_the_file_is_another(no_figures, mine, tmp_path):
     mine(FILE)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     (tmp_path / "text").write_text("A cat sat.\n" * 99)
-    status, out, err = tiny.run(
+    tiny.finish(
         language_model, "--run_dir=run", "--input=text", "--tasks=text", "--seeds=0",
         "--models=window-4+mine.py:mean(scale=2.0)", "--lengths=16", "--steps=2", "--batch_size=2",
         "--warmup_steps=1", "--validate_every=2", "--num_heads=1",
         "--head_dim=4", "--hidden=4",
     )  # fmt: skip
-    assert (status, err) == (0, ""), err
     report = (tmp_path / "run/report.md").read_text()
     assert "`mine.py:mean(scale=2.0)` sha256 " in report
 
-    status, out, err = tiny.run(language_model, "--resume=run")
-    assert (status, err) == (0, "") and "0 of 1 trainings to run" in out
+    assert "0 of 1 trainings to run" in tiny.finish(language_model, "--resume=run")
 
     mine(FILE.replace("scale *", "scale +"))
     status, _, err = tiny.run(language_model, "--resume=run")

@@ -9,7 +9,7 @@ import pytest
 
 from attnlab.runs import command_line
 from attnlab.runs.flags import flag_of
-from tests.docs.pages import ROOT
+from tests.several import ROOT
 
 PAGE = (ROOT / "docs/refused_commands.md").read_text(encoding="utf-8")
 REFUSED = re.findall(r"^\$ launch/local (.+)\n(.+)$", PAGE, re.MULTILINE)

@@ -56,6 +56,13 @@ def run(experiment, *flags):
     return status, out.getvalue(), err.getvalue()
 
 
+def finish(experiment, *flags):
+    """What the `main` of an experiment prints where it ends well and says nothing on stderr."""
+    status, out, err = run(experiment, *flags)
+    assert (status, err) == (0, ""), (status, err)
+    return out
+
+
 def folder_of(where):
     """The folder of the only run in another."""
     (found,) = where.iterdir()

@@ -8,7 +8,8 @@ import time
 import zipfile
 from pathlib import Path
 
-from tests.launch.site import ROOT, Checkout
+from tests.launch.site import Checkout
+from tests.several import ROOT
 
 PYPROJECT = """
 [build-system]

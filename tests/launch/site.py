@@ -7,7 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.several import ROOT
+
 # What the launchers and their templates use of a machine; its own cluster tools stay out of reach.
 TOOLS = """bash env readlink dirname basename git tar gzip find rm mkdir hostname tail grep
 setsid nohup cat kill sleep mountpoint cp mv sh""".split()
@@ -117,6 +118,12 @@ class Site(Checkout):
         }
         self.git("init", "--quiet")
         self.commit()
+
+    def refuses(self, message: str, *arguments: str) -> None:
+        """A launcher says so and ends: no tool is called, and nothing is written."""
+        status, out, err = self.run(*arguments)
+        assert (status, out) == (2, "") and message in err, (status, out, err)
+        assert not self.calls() and not list(self.here.iterdir())
 
     def fake(self, tool: str, does: str = "") -> None:
         """Makes a tool that records its calls and does what a line of bash says."""

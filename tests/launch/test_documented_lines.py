@@ -7,13 +7,12 @@ import re
 import shlex
 import shutil
 import subprocess
-import sys
 import textwrap
 
 import pytest
 
 from experiments.tables.settings import MULTI30K
-from tests.launch.site import ROOT
+from tests.several import ROOT, run_python
 
 PAGES = [
     *("[!C]*.md", "experiments/README.md", "docs/*.md", "docs/[!_]*/*.md"),
@@ -88,10 +87,7 @@ def test_settings_ask_for_no_device():
     """Of several processes none may, before it has joined the others."""
     traced = "launch/local translate --models=transformer --set=transformer.width=8"
     asked = json.dumps([experiment_and_flags(line) for line in (traced, *lines(*PAGES))])
-    command = [sys.executable, "-c", NO_DEVICE, asked]
-    environment = {**os.environ, "JAX_PLATFORMS": "abacus"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run_python("-c", NO_DEVICE, asked, env=os.environ | {"JAX_PLATFORMS": "abacus"})
 
 
 def test_lines_of_every_place_are_found():

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.scratch import PYPROJECT, ROOT
+from tests.launch.scratch import PYPROJECT
+from tests.several import ROOT
 
 
 @pytest.fixture

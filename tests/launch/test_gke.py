@@ -9,7 +9,8 @@ import pytest
 import yaml
 from packaging.requirements import Requirement
 
-from tests.launch.site import ODD, ROOT, Site
+from tests.launch.site import ODD, Site
+from tests.several import ROOT
 
 BUCKET = "--output_dir=gs://bucket/r/ns"
 TPU = ["--image=registry:5000/me/attnlab", "--tpu=v5e:4x4"]
@@ -134,9 +135,7 @@ def test_the_hosts_of_a_slice(site, tpu, hosts, chips):
     ],
 )
 def test_what_cannot_be_meant_is_refused(site, options, message):
-    status, out, err = site.run("gke", *options, "hello", BUCKET)
-    assert (status, out) == (2, "") and message in err
-    assert not site.calls() and not list(site.here.iterdir())
+    site.refuses(message, "gke", *options, "hello", BUCKET)
 
 
 @pytest.mark.parametrize(

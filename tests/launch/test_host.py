@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from tests.launch.site import ROOT
+from tests.several import ROOT
 
 
 def host(folder, code: str) -> "subprocess.Popen[bytes]":

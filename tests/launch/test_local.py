@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.scratch import HELLO, PYPROJECT, ROOT, Scratch
+from tests.launch.scratch import HELLO, PYPROJECT, Scratch
+from tests.several import ROOT
 
 PACKAGES = """
 import importlib.metadata as metadata, json, sys

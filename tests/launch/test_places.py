@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-from tests.launch.site import ODD, ROOT, Site
+from tests.launch.site import ODD, Site
+from tests.several import ROOT
 
 BUCKET = "--output_dir=gs://bucket/runs"
 # For each place: options, where results may go, its tools, and the one that begins the work.
@@ -67,9 +68,7 @@ def test_help_tells_options_and_names(site, place):
     [("tpu_vm", "--tpu, --zone"), ("gke", "--image"), ("sky", "--accelerators")],
 )
 def test_without_options_that_say_where_nothing_is_started(site, place, missing):
-    status, out, err = site.run(place, "hello", BUCKET)
-    assert (status, out) == (2, "") and f"arguments are required: {missing}\n" in err
-    assert not site.calls()
+    site.refuses(f"arguments are required: {missing}\n", place, "hello", BUCKET)
 
 
 @pytest.mark.parametrize(
@@ -89,9 +88,7 @@ def test_without_options_that_say_where_nothing_is_started(site, place, missing)
 )
 def test_bad_command_lines_start_nothing(tmp_path, words, message):
     site = Site(tmp_path, PLACES["slurm"][2])
-    status, out, err = launched(site, "slurm", *words)
-    assert (status, out) == (2, "") and message in err
-    assert not site.calls() and not list(site.here.iterdir())
+    site.refuses(message, "slurm", *words)
 
 
 def test_what_is_missing_is_named(site, place):
@@ -265,8 +262,7 @@ def test_an_experiment_of_one_process_is_for_one_host(site, place, several, sing
     ],
 )
 def test_results_go_where_all_hosts_see_them(site, place, where, message):
-    status, _, err = launched(site, place, "hello", where)
-    assert status == 2 and message in err and not site.calls()
+    site.refuses(message, place, *PLACES[place][0], "hello", where)
 
 
 def test_the_archive_is_the_checkout_at_its_revision(tmp_path):

@@ -101,9 +101,7 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
     ],
 )
 def test_what_cannot_be_meant_is_refused(site, options, message):
-    status, out, err = site.run("slurm", PYTHON, *options, "hello")
-    assert (status, out) == (2, "") and message in err
-    assert not site.calls() and not list(site.here.iterdir())
+    site.refuses(message, "slurm", PYTHON, *options, "hello")
 
 
 @pytest.mark.parametrize(
@@ -116,9 +114,7 @@ def test_what_cannot_be_meant_is_refused(site, options, message):
 )
 def test_an_experiment_that_divides_nothing_is_not_submitted_several_times(site, options, message):
     site.alone()
-    status, out, err = site.run("slurm", PYTHON, *options, "hello")
-    assert (status, out) == (2, "") and message in err
-    assert not site.calls() and not list(site.here.iterdir())
+    site.refuses(message, "slurm", PYTHON, *options, "hello")
     one = ["--gpus_per_node=4", "--processes_per_node=1"]
     assert site.run("slurm", PYTHON, *one, "hello")[0] == 0 and site.calls()
 

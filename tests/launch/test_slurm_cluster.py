@@ -15,8 +15,8 @@ import time
 
 import pytest
 
-from tests.launch.site import ROOT, Site
-from tests.several import free_port
+from tests.launch.site import Site
+from tests.several import ROOT, free_port
 
 SLURM = ["sbatch", "squeue", "srun", "scontrol", "scancel", "slurmctld", "slurmd"]
 PATH = os.pathsep.join([os.environ["PATH"], "/usr/sbin", "/sbin"])

@@ -49,9 +49,8 @@ def test_a_layer_is_its_equations_and_ends_with_the_sentence(cell, backward):
         if length:
             np.testing.assert_allclose(outputs[b, :length], shown, **EXACT)
         assert not outputs[b, length:].any()
-        for got, want in zip(
-            jax.tree.leaves(last), jax.tree.leaves(true[-1] if length else first), strict=True
-        ):
+        end = true[-1] if length else first
+        for got, want in zip(*map(jax.tree.leaves, (last, end)), strict=True):
             np.testing.assert_allclose(got[b], want, **EXACT)
 
 

@@ -20,6 +20,7 @@ from attnlab import (
 from tests import oracle
 from tests.daily import daily
 from tests.modules.reference import apply, init, multi_head
+from tests.trees import assert_close
 
 B, T, D, N = 2, 7, 12, 3
 REAL = np.arange(T) < np.array([[T], [4]])
@@ -300,8 +301,7 @@ def test_lazy_masks_pass(name):
     dy = sequence(1)
     true, *rest = run(params, x, dy)
     for got in rest:
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(true), strict=True):
-            np.testing.assert_allclose(a, b, **CLOSE)
+        assert_close(got, true, **CLOSE)
     for t in (2, 5):
         for _, _, dx in run(params, x, dy.at[:, :t].set(0).at[:, t + 1 :].set(0))[1:]:
             np.testing.assert_array_equal(dx[:, t + 1 :], 0)

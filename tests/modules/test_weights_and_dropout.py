@@ -13,6 +13,7 @@ from attnlab import MultiHeadAttention, masks, routes
 from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import MODULES, B, D, T, dense, inputs
+from tests.trees import assert_close
 
 SINGLE_HEAD = ("additive", "general", "concat", "location", "local_m", "local_p", "nnx_additive")
 SINGLE_HEAD += ("nnx_local_p",)
@@ -144,9 +145,7 @@ def test_dropout_may_be_told_by_an_attribute(name):
 
     one, *others = gradients(loss(module, deterministic=False), loss(told), loss(again))
     for other in others:
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6), one, other
-        )
+        assert_close(one, other, rtol=1e-5, atol=1e-6)
     assert told._is_deterministic(True), "what the call says counts"
 
 

@@ -15,6 +15,7 @@ from tests.daily import daily
 from tests.modules.reference import apply, init
 from tests.modules.test_conventions import LINEN, MODULES, inputs
 from tests.nnx.as_linen import AsLinen
+from tests.trees import assert_close
 
 CLOSE = {"rtol": 1e-6, "atol": 1e-6}
 
@@ -84,10 +85,7 @@ def test_a_model_behind_flaxs_bridge_takes_its_variables_and_gives_them_back(nam
     module = nnx.bridge.ToNNX(model, rngs=nnx.Rngs(0)).lazy_init(*x)
     load(module, variables)
     assert_same(from_nnx(module), variables)
-    true = model.apply(variables, *x)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5), module(*x), true
-    )
+    assert_close(module(*x), model.apply(variables, *x), rtol=1e-5, atol=1e-5)
 
 
 def test_a_model_behind_flaxs_bridge_decodes_with_the_caches_of_these_modules():

@@ -172,11 +172,8 @@ def test_every_mask(path, name, group_size, x64):
     sizes = Sizes(BATCH, QUERIES, KEYS, HEADS // group_size, group_size)
     arrays = inputs(case, jnp.float64, sizes=sizes)
     got = run(in_blocks, case.build, mask.make())(*arrays)
-    for x, want in zip(
-        jax.tree.leaves(got),
-        jax.tree.leaves(truth(case, *arrays, mask=mask.whole())),
-        strict=True,
-    ):
+    true = truth(case, *arrays, mask=mask.whole())
+    for x, want in zip(*map(jax.tree.leaves, (got, true)), strict=True):
         np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
 
 

@@ -14,6 +14,7 @@ from attnlab.ops.layout import prepare
 from attnlab.testing import Sizes
 from tests.daily import daily
 from tests.mechanism_cases import SCORES
+from tests.trees import assert_close
 
 RATE = 0.3
 BRANCHES = [("cpu", 2), ("cpu", 1), ("default", 2)]  # of the engine, and heads that share keys
@@ -45,10 +46,7 @@ def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
         )
 
     engine = functools.partial(blockwise.attend, block_q=7, block_k=9)
-    for got, want in zip(
-        jax.tree.leaves(run(engine)), jax.tree.leaves(run(dense.attend)), strict=True
-    ):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert_close(run(engine), run(dense.attend), rtol=1e-4, atol=1e-5)
     jax.clear_caches()
 
 

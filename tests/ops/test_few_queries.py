@@ -10,6 +10,7 @@ import pytest
 
 import attnlab
 from attnlab import biases, masks, scores
+from tests.trees import assert_close
 
 KEYS = 2053  # beyond what is dense by default; no multiple of a block
 LAST = KEYS - 3
@@ -122,9 +123,7 @@ def test_derivatives_of_one_query_in_both_modes_and_under_vmap():
         return jax.jvp(gradient, operands, tangents)
 
     ours, reference = jax.jit(lambda: (derivatives(None), derivatives("dense")))()
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-6), ours, reference
-    )
+    assert_close(ours, reference, rtol=1e-4, atol=1e-6)
 
 
 def test_the_gradient_is_that_of_the_engine(monkeypatch):

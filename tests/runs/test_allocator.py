@@ -1,10 +1,11 @@
 """What glibc does with freed memory, in a process of its own: the settings are the process's."""
 
 import ctypes
-import subprocess
 import sys
 
 import pytest
+
+from tests.several import run_python
 
 pytestmark = pytest.mark.skipif(
     not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")), reason="not glibc"
@@ -46,9 +47,7 @@ with every_block_mapped():
 
 def test_freed_memory_is_used_again_but_not_where_every_block_is_mapped():
     script = SCRIPT.replace("SIZE", str(SIZE))
-    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert run.returncode == 0, run.stderr
-    by_default, kept, in_thread, mapped = map(int, run.stdout.split())
+    by_default, kept, in_thread, mapped = map(int, run_python("-c", script).split())
     assert kept < by_default / 10  # of 50 pages of 2 MiB, or of 25,600 of 4 KiB
     assert in_thread < max(by_default / 10, 20)  # a thread itself has a few
     assert mapped > by_default / 2

@@ -43,6 +43,14 @@ def full_disk(path: pathlib.Path, *_, **__):
     raise OSError(errno.ENOSPC, "No space left on device")
 
 
+@pytest.fixture
+def folder(tmp_path) -> Folder:
+    """Of a run that has begun."""
+    folder = Folder.fresh("one", tmp_path, {"a": 1})
+    folder.begin()
+    return folder
+
+
 def rows_of(folder: Folder) -> Rows:
     return Rows(folder, lambda row: row.name, [Row, Other], derived=["double"])
 
@@ -120,9 +128,7 @@ def test_of_two_runs_that_begin_at_once_one_does(tmp_path):
     assert Folder.kept("one", path).settings == {"a": 1}
 
 
-def test_rows_are_kept_with_where_they_come_from(tmp_path):
-    folder = Folder.fresh("one", tmp_path, {"a": 1})
-    folder.begin()
+def test_rows_are_kept_with_where_they_come_from(folder):
     rows = rows_of(folder)
     rows.environment = {"device": "Abacus"}
     rows.add(Row("x", 1))
@@ -136,9 +142,7 @@ def test_rows_are_kept_with_where_they_come_from(tmp_path):
     assert where.environment == {"device": "Abacus"} and where.time >= where.begun > ""
 
 
-def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(tmp_path, monkeypatch):
-    folder = Folder.fresh("one", tmp_path, {})
-    folder.begin()
+def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(folder, monkeypatch):
     rows_of(folder).add(Row("x", 1))
     with open(folder.path / ROWS, "a") as file:
         file.write('\n{"name": "y", "val')  # killed while writing
@@ -151,9 +155,7 @@ def test_a_line_that_was_cut_off_is_removed_and_the_next_one_whole(tmp_path, mon
 
 
 @pytest.mark.parametrize("line", ["{]", "[]", '{"name": 5}', '{"value": 5}', "\ufeff"])
-def test_a_line_that_is_no_row_is_named(line, tmp_path):
-    folder = Folder.fresh("one", tmp_path, {})
-    folder.begin()
+def test_a_line_that_is_no_row_is_named(line, folder):
     rows_of(folder).add(Row("x", 1))
     with open(folder.path / ROWS, "a") as file:
         file.write(line + "\n")
@@ -172,9 +174,7 @@ def test_a_folder_of_nothing_is_refused(text, message, tmp_path):
         Folder.kept("one", tmp_path)
 
 
-def test_a_report_that_does_not_fit_leaves_the_one_before(tmp_path, monkeypatch):
-    folder = Folder.fresh("one", tmp_path, {})
-    folder.begin()
+def test_a_report_that_does_not_fit_leaves_the_one_before(folder, monkeypatch):
     folder.write("report.md", "whole")
     monkeypatch.setattr(pathlib.Path, "write_text", full_disk)
     with pytest.raises(OSError, match="No space"):

@@ -186,14 +186,11 @@ def test_a_full_disk_during_the_report_is_one_line(tmp_path, monkeypatch, capsys
 
 
 def test_an_interrupt_while_the_report_is_written_waits(tmp_path):
-    options = {}
-
     def slow_report():
         os.kill(os.getpid(), signal.SIGINT)
         return loop.Report("whole")
 
-    options["report"] = slow_report
-    status, folder = run(tmp_path, one, **options)
+    status, folder = run(tmp_path, one, report=slow_report)
     assert status == 0 and (folder.path / "report.md").read_text() == "whole"
 
 

@@ -14,8 +14,9 @@ from attnlab.runs.units import duration, human
 from attnlab.studies import plan
 from attnlab.studies.study import Cell
 from attnlab.training.parallel import ShardedJit
-from tests.bench.test_deviceless import ROOT, needs
+from tests.bench.test_deviceless import needs
 from tests.daily import daily
+from tests.several import ROOT
 from tests.studies.test_study import Flags, Toy, Words, run_in
 from tests.training.tiny import VOCAB
 

@@ -172,9 +172,7 @@ def test_a_killed_run_comes_to_the_same_numbers(whole, run, tmp_path, monkeypatc
     scores = [[row["scores"] for row in rows_of(x / "run")] for x in (tmp_path, undisturbed)]
     assert scores[0] == scores[1]
     for cell in list(parameters)[2:]:
-        both = (jax.tree.leaves(kept[cell]) for kept in (parameters, Toy.kept))
-        for a, b in zip(*both, strict=True):
-            np.testing.assert_array_equal(a, b)
+        jax.tree.map(np.testing.assert_array_equal, parameters[cell], Toy.kept[cell])
 
 
 def test_a_lost_training_leaves_the_others(run, tmp_path):

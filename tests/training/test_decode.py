@@ -16,6 +16,7 @@ from attnlab.models import Transformer, TransformerConfig, TransformerLM
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.training.decode import Hypotheses, beam_search, greedy, sample
 from attnlab.training.decode.single import _Draw
+from tests.trees import assert_close
 
 V, M = 5, 31  # tokens 0 … 4, states
 
@@ -225,11 +226,7 @@ def test_the_coldest_draw_is_a_word(top_k):
 
 def test_a_cold_draw_is_greedy_and_a_key_says_all():
     cold = sample(MODEL, variables(), SOURCE, key=jax.random.key(0), max_length=9, temperature=1e-4)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6),
-        cold,
-        greedy(MODEL, variables(), SOURCE, max_length=9),
-    )
+    assert_close(cold, greedy(MODEL, variables(), SOURCE, max_length=9), rtol=1e-6)
     first, again, other = (
         np.asarray(sample(MODEL, variables(), SOURCE, key=jax.random.key(i), max_length=9).tokens)
         for i in (1, 1, 2)
@@ -250,7 +247,7 @@ def test_a_prompt_is_gone_on_with(search):
             state = (state * 7 + token + 3) % M
         before.append([(state - BOS - 3) * pow(7, -1, M) % M, 0, 0])
     alone = search(MODEL, variables(), np.array(before, np.int32), max_length=5)
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-6), found, alone)
+    assert_close(found, alone, rtol=1e-6)
 
 
 @pytest.mark.parametrize("search", [greedy, beam_search])
@@ -300,11 +297,7 @@ def test_a_beam_of_one_is_greedy():
         one = beam_search(
             MODEL, variables(seed), SOURCE, beam_size=1, length_penalty=0.0, max_length=9
         )
-        jax.tree.map(
-            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5),
-            one,
-            greedy(MODEL, variables(seed), SOURCE, max_length=9),
-        )
+        assert_close(one, greedy(MODEL, variables(seed), SOURCE, max_length=9), rtol=1e-5)
 
 
 @pytest.mark.parametrize("search", [greedy, beam_search])

@@ -19,6 +19,7 @@ from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import parallel_over
 from tests.training import tiny
 from tests.training.tiny import curve_of
+from tests.trees import assert_close
 
 
 def run(
@@ -129,8 +130,7 @@ def test_a_stopped_run_goes_on_with_another_number_of_devices(tmp_path, whole_ru
     second = run(tmp_path, devices=1, parallel="pmap")
     _, whole = whole_run
     # Under pmap dropout is another, so the last steps differ; the parameters hardly.
-    for a, b in zip(jax.tree.leaves(second.params), jax.tree.leaves(whole.params), strict=True):
-        np.testing.assert_allclose(a, b, atol=0.1)
+    assert_close(second.params, whole.params, atol=0.1)
 
 
 def test_a_plateau_is_judged_by_the_best_loss():
@@ -171,8 +171,7 @@ def test_the_last_checkpoints_are_averaged_also_those_of_before_an_interruption(
         ones.append(run(tmp_path / f"from {step}", steps=step).params)
     assert not same(ones[-1], whole.params)
     mean = jax.tree.map(lambda *x: np.mean(np.float64(x), 0), *ones)
-    for a, b in zip(jax.tree.leaves(mean), jax.tree.leaves(whole.params), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-8)
+    assert_close(mean, whole.params, rtol=1e-6, atol=1e-8)
     task = {"start": lambda drawn: whole.params}
     begun = run(tmp_path / "more", steps=1, rate=0.0, task=task)  # starts where that one ended
     assert same(begun.params, whole.params)
@@ -301,8 +300,7 @@ def test_a_divided_state_is_restored_on_another_mesh(tmp_path, monkeypatch):
         shutil.copytree(tmp_path / "s", other)
         divided = run(other, model=model, mesh=mesh)
         assert divided.steps == 12
-        for a, b in zip(*map(jax.tree.leaves, (divided.params, plain.params)), strict=True):
-            np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+        assert_close(divided.params, plain.params, rtol=1e-4, atol=1e-5)
 
 
 def test_the_folder_of_another_training_is_refused(whole_run):

@@ -13,6 +13,7 @@ from attnlab.training.parallel import parallel_over
 from attnlab.training.step import TrainState, divisors, make_train_step
 from tests.daily import daily
 from tests.training import tiny
+from tests.trees import assert_close
 
 
 def created(model, optimizer, batch):
@@ -207,8 +208,7 @@ def test_each_mean_of_a_loss_has_its_own_count(kind, devices, accumulate):
     assert parallel.read(metrics).counts == {"tokens": 27, "sentences": 7}
     expected = jax.tree.map(np.subtract, before.params, mean_gradient(before.params))
     found = jax.device_get(parallel.gather(after).params)
-    for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+    assert_close(found, expected, rtol=1e-4, atol=1e-6)
 
 
 def test_a_packed_row_has_a_sentence_for_each_segment():

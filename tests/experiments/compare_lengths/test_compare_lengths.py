@@ -13,8 +13,8 @@ import pytest
 
 from experiments.compare_lengths import __main__ as compare_lengths
 from experiments.compare_lengths.settings import Settings
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 SMALL = (
     "--mechanisms=dot,window-128 --lengths=16,32 --passes=forward --num_heads=2 --head_dim=8 "
     "--ops_only --repeats=2"

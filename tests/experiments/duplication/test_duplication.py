@@ -1,7 +1,5 @@
 """The study on duplication: a small run from end to end, and the setting nearest to the paper."""
 
-import json
-
 import pytest
 
 from attnlab.studies.study import Cell, Row
@@ -56,15 +54,13 @@ def as_in_the_paper(change=None):
 @pytest.mark.slow
 def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     flags = ["--nogrid", *(f"--{name}={value}" for name, value in SMALL.items())]
-    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "")
+    tiny.finish(experiment, *flags, f"--output_dir={tmp_path}")
     (folder,) = tmp_path.iterdir()
     places = [f"5-{x}-c=1-B=2-mask-union-sinusoid-seed1" for x in ("shared", "lsh-1")]
     files = ["report.md", "results.jsonl", "settings.json"]
     files += ["rounds.svg", "curve.svg"]
     assert sorted(path.name for path in folder.iterdir()) == sorted([*files, *places])
-    text = (folder / "results.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
+    rows = tiny.rows_of(folder)
     assert [(r["cell"]["axes"]["attention"], r["evaluated"]) for r in rows] == [
         (name, column) for name in ("shared", "lsh-1") for column in (*EXACT, "lsh-1")
     ]

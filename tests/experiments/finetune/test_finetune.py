@@ -9,23 +9,18 @@ import pytest
 
 from attnlab.data.tokenizers import Bytes
 from attnlab.models.bert import BertPretraining
-from attnlab.runs import loop
 from attnlab.runs.errors import Invalid
 from attnlab.training import pretrained
 from attnlab.training.pretrained import BertSizes, Pretrained
 from experiments.finetune import __main__ as finetune
 from experiments.finetune.data import open_data
 from experiments.finetune.settings import Settings
-from tests.experiments.tiny import TEXT, folder_of, rows_of, run, save_nothing
+from tests.experiments.tiny import TEXT, folder_of, rows_of, run
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 TUNED = ("--made=order", "--train_examples=16", "--test_examples=4", "--held_out=0.3", "--steps=2",
          "--batch_size=4")  # fmt: skip
 TITLES = ("mlm_nsp, 80/10/10", "mlm, 80/10/10")
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(loop.figure_files, "save", save_nothing)
 
 
 @pytest.fixture
@@ -90,8 +85,7 @@ def test_a_tuned_model_starts_with_what_was_learnt(models):
     (one,) = pretrained.read(models / "mlm-0")
     kept = one.encoder({"bert": None, "classes": 1})
     assert kept["classes"] == 1
-    for a, b in zip(*map(jax.tree.leaves, (kept["bert"], one.params["bert"])), strict=True):
-        np.testing.assert_array_equal(a, b)
+    jax.tree.map(np.testing.assert_array_equal, kept["bert"], one.params["bert"])
 
 
 def test_nothing_of_a_frozen_model_moves(models, text):

@@ -54,10 +54,8 @@ def flags(text, **changed):
 
 
 @pytest.mark.slow
-def test_a_small_run_from_end_to_end(tmp_path, text, monkeypatch):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
-    status, out, err = tiny.run(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
-    assert (status, err) == (0, "")
+def test_a_small_run_from_end_to_end(tmp_path, text, no_figures):
+    tiny.finish(experiment, *flags(text), f"--output_dir={tmp_path / 'out'}")
     (folder,) = (tmp_path / "out").iterdir()
     rows = tiny.rows_of(folder)
     scores = {(*r["cell"]["axes"].values(), r["evaluated"]): [*r["scores"].values()] for r in rows}
@@ -144,8 +142,6 @@ def test_a_sample_of_a_trained_model(tmp_path, whole):
 @pytest.mark.slow
 def test_a_sample_of_a_model_whose_learning_rate_was_found(tmp_path, text):
     made = flags(text, tasks="text", models="lsh-2", tune="1,3")
-    status, _, err = tiny.run(experiment, *made, f"--run_dir={tmp_path / 'run'}")
-    assert (status, err) == (0, "")
+    tiny.finish(experiment, *made, f"--run_dir={tmp_path / 'run'}")
     given = "--model=lsh-2", "--trained_seed=3", "--prompt=to be", "--tokens=9"
-    status, out, err = tiny.run(sample, f"--run={tmp_path / 'run'}", *given)
-    assert (status, err) == (0, "") and out.startswith("to be")
+    assert tiny.finish(sample, f"--run={tmp_path / 'run'}", *given).startswith("to be")

@@ -1,6 +1,5 @@
 """The experiment on length: settings, its measure, a small run from end to end."""
 
-import json
 import shlex
 
 import jax
@@ -51,12 +50,10 @@ def test_symbols_right_counts_edits(found, wanted, share):
 def test_a_small_run_from_end_to_end(tmp_path, monkeypatch):
     monkeypatch.setattr(experiment, "build", lambda name, settings: tiny.Tiny(10, 10))
     flags = [f"--{name}={value}" for name, value in SMALL.items()]
-    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "")
+    tiny.finish(experiment, *flags, f"--output_dir={tmp_path}")
     (folder,) = tmp_path.iterdir()
     assert (folder / "by_length.svg").exists() and (folder / "curve.svg").exists()
-    text = (folder / "results.jsonl").read_text()
-    rows = [json.loads(line) for line in text.splitlines()]
+    rows = tiny.rows_of(folder)
     assert [(r["cell"]["axes"]["model"], r["evaluated"]) for r in rows] == [
         ("rnn_encdec", "3"), ("rnn_encdec", "9"), ("rnn_search", "3"), ("rnn_search", "9"),
     ]  # fmt: skip

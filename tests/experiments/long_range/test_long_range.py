@@ -11,7 +11,6 @@ import pytest
 
 from attnlab.core.tokens import UNK
 from attnlab.mechanisms.attentions import streams
-from attnlab.runs import figure_files
 from attnlab.studies import run
 from experiments.long_range import __main__ as experiment
 from experiments.long_range.examples import (
@@ -75,8 +74,7 @@ def test_masked_tokens_are_words_and_their_labels_are_what_they_were():
     assert empty["tokens"].tolist() == [1, 0, 0] and (empty["label"] == -1).all()
 
 
-def test_what_is_pre_trained_hands_its_encoder_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+def test_what_is_pre_trained_hands_its_encoder_on(no_figures, monkeypatch, tmp_path):
     made, run_training = [], run.run_training
 
     def spied(task, **others):
@@ -99,8 +97,7 @@ def test_what_is_pre_trained_hands_its_encoder_on(monkeypatch, tmp_path):
     assert row["seconds"] > before.seconds + after.seconds - 1e-6
 
 
-def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+def test_a_run_from_files_to_its_report(no_figures, tmp_path):
     lines = [f"{label}\t{word * 5}" for label, word in (("pos", "ab"), ("neg", "yz"))]
     for name, count in (("train", 12), ("test", 3)):
         (tmp_path / f"{name}.tsv").write_text("\n".join(lines * count) + "\n")
@@ -109,8 +106,7 @@ def test_a_run_from_files_to_its_report(monkeypatch, tmp_path):
     flags = [f"--{name}={x}" for name, x in SIZES.items() if name not in drawn]
     flags += ["--steps=12", "--log_every=6", "--validate_every=6", "--learning_rate=0.02"]
     flags += ["--warmup_steps=1", f"--output_dir={tmp_path / 'out'}", "--mechanisms=window-2"]
-    status, out, err = tiny.run(experiment, "--tasks=text", *files, *flags, "--pooling=mean")
-    assert (status, err) == (0, "")
+    tiny.finish(experiment, "--tasks=text", *files, *flags, "--pooling=mean")
     (folder,) = (tmp_path / "out").iterdir()
     (row,) = map(json.loads, (folder / "results.jsonl").read_text().splitlines())
     assert row["scores"] == {"accuracy": 1.0} and row["details"]["majority"] == 0.5

@@ -2,8 +2,6 @@
 
 import shutil
 
-import jax
-import numpy as np
 import pytest
 
 from attnlab.runs import loop
@@ -11,15 +9,12 @@ from attnlab.training import pretrained
 from attnlab.training.curve import read_metrics
 from experiments.pretrain import __main__ as pretrain
 from tests.experiments.tiny import TEXT, folder_of, rows_of, run, save_nothing
+from tests.trees import assert_close
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 TINY = ("--num_layers=1", "--width=8", "--hidden=8", "--num_heads=2", "--attention=window-4",
         "--tokenizer=bytes", "--length=24", "--steps=4", "--warmup_steps=1", "--batch_size=4",
         "--validate_every=2", "--log_every=2")  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def no_figures(monkeypatch):
-    monkeypatch.setattr(loop.figure_files, "save", save_nothing)
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +57,7 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     assert status == 0, err
     (after,) = pretrained.read(folder_of(tmp_path / "run"))
     (before,) = pretrained.read(pretraining / "mlm-80-10-10-seed0")
-    for a, b in zip(*(jax.tree.leaves(one.params) for one in (after, before)), strict=True):
-        np.testing.assert_allclose(a, b, atol=1e-6)
+    assert_close(after.params, before.params, atol=1e-6)
     for seed in (0, 1):
         name = f"mlm-80-10-10-seed{seed}"
         shutil.copytree(pretraining / name, tmp_path / "mlm" / name)

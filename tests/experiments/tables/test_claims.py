@@ -135,8 +135,7 @@ def test_a_table_that_was_not_run_has_its_command(tmp_path):
 
 
 def test_the_command_says_and_writes_the_scoreboard(tmp_path):
-    status, out, err = tiny.run(experiment, "--claims", f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "")
+    out = tiny.finish(experiment, "--claims", f"--output_dir={tmp_path}")
     (folder,) = tmp_path.iterdir()
     assert {path.name for path in folder.iterdir()} == {
         "claims.svg", "scoreboard.md", "settings.json",

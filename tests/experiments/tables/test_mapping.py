@@ -1,7 +1,5 @@
 """Tables that are not valid, and those that are compared by side."""
 
-import subprocess
-import sys
 import tomllib
 
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from attnlab.runs.errors import Invalid
 from experiments.tables import mapping, verdicts
 from experiments.tables.mapping import read_tables
+from tests.several import run_python
 
 STUDIES = tomllib.loads((mapping.FOLDER / "studies.toml").read_text())
 TABLE = """\
@@ -46,8 +45,7 @@ def test_what_would_count_for_nothing_is_refused(right, wrong, message, tmp_path
 def test_help_reads_no_table():
     code = "import tomllib; tomllib.loads = None; from experiments.tables import __main__ as tables"
     code += "; tables.main(['tables', '--help'])"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert run.returncode == 0 and "--only=" in run.stdout, run.stderr
+    assert "--only=" in run_python("-c", code)
 
 
 @pytest.mark.parametrize("name", ["xu1_dates", "lra1"])

@@ -5,7 +5,7 @@ import itertools
 
 import pytest
 
-from attnlab.runs import command_line, figure_files
+from attnlab.runs import command_line
 from experiments.compare_lengths.settings import Settings as CompareSettings
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs, verdicts
@@ -55,9 +55,8 @@ def test_the_verdict_on_a_ratio(paper, ours, verdict):
 
 
 def test_one_run_serves_all_rows_and_a_case_that_is_missing_leaves_the_others(
-    monkeypatch, tmp_path
+    no_figures, monkeypatch, tmp_path
 ):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     made = []
 
     def run(words):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from attnlab.runs import figure_files
 from attnlab.runs.command_line import command
 from attnlab.runs.errors import Invalid
 from experiments.tables import __main__ as experiment
@@ -48,8 +47,7 @@ def test_the_jobs_of_an_array_have_each_cell_once(monkeypatch):
         Settings.of_place({})
 
 
-def test_a_part_goes_on_in_the_array_that_began_it(tmp_path, monkeypatch):
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
+def test_a_part_goes_on_in_the_array_that_began_it(no_figures, tmp_path, monkeypatch):
     made = []
 
     def run(words):
@@ -73,8 +71,8 @@ def test_a_part_goes_on_in_the_array_that_began_it(tmp_path, monkeypatch):
 def test_a_dry_run_names_every_row_with_the_command_of_its_run_and_makes_nothing(tmp_path):
     folder = tmp_path / "out"
     flags = "--scale=paper", "--only=luong4,luong4_perplexity", "--seeds=3", "--dry_run"
-    status, out, err = tiny.run(experiment, *flags, f"--output_dir={folder}")
-    assert (status, err) == (0, "") and not folder.exists()
+    out = tiny.finish(experiment, *flags, f"--output_dir={folder}")
+    assert not folder.exists()
     runs = [run.splitlines() for run in out.strip().split("\n\n")[:-1]]
     rows = mapping.all_tables()["luong4"].rows
     assert [rows for rows, _ in runs] == [f"luong4, {x}; luong4_perplexity, {x}" for x in rows]

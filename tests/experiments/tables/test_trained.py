@@ -11,7 +11,6 @@ import warnings
 
 import pytest
 
-from attnlab.runs import figure_files
 from attnlab.runs.errors import Invalid
 from experiments.tables import __main__ as experiment
 from experiments.tables import mapping, report, runs, verdicts
@@ -26,9 +25,8 @@ TRAINED = {name: one for name, one in mapping.all_tables().items() if isinstance
 TABLES = {name: one for name, one in TRAINED.items() if isinstance(one, ScoreTable)}
 
 
-def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_path):
+def test_a_training_that_fails_leaves_its_other_seeds_and_rows(no_figures, monkeypatch, tmp_path):
     """A row with a seed that diverges keeps the others; the run goes on, and ends with status 1."""
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     monkeypatch.setitem(mapping.all_tables(), "luong6", SMALL)
 
     def run(words):
@@ -49,9 +47,8 @@ def test_a_training_that_fails_leaves_its_other_seeds_and_rows(monkeypatch, tmp_
     assert second["verdict"] == "undecided: one seed shows no variance"
 
 
-def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp_path):
+def test_a_tuning_begins_with_the_run_that_pretrains_its_models(no_figures, monkeypatch, tmp_path):
     """One of each for all rows; what fails before it is the reason that its rows are missing."""
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     (text := tmp_path / "text.txt").touch()
     made, failing = [], ["pretrain"]
 
@@ -74,8 +71,7 @@ def test_a_tuning_begins_with_the_run_that_pretrains_its_models(monkeypatch, tmp
     assert "seed 0, 1 of No NSP: pretrain failed" in out
     (folder,) = (tmp_path / "out").glob("tables-*")
     made.clear(), failing.clear()
-    status, _, err = tiny.run(experiment, f"--resume={folder}")
-    assert (status, err) == (0, "")
+    tiny.finish(experiment, f"--resume={folder}")
     before, tuning = made
     assert before[0] == "experiments.pretrain" and f"--input={text}" in before
     (pretrained,) = folder.glob("runs/*/pretrain-1")
@@ -152,9 +148,8 @@ SMALL = ScoreTable(
 
 
 @pytest.mark.slow
-def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_path):
+def test_a_table_is_trained_found_again_and_of_one_revision(no_figures, monkeypatch, tmp_path):
     monkeypatch.setattr(training, "build", tiny.build)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     monkeypatch.setitem(mapping.all_tables(), "luong6", SMALL)
     ran = []
 
@@ -164,8 +159,7 @@ def test_a_table_is_trained_found_again_and_of_one_revision(monkeypatch, tmp_pat
 
     monkeypatch.setattr(runs, "run", run)
     flags = ["--only=luong6", "--scale=cpu", "--seeds=0,1"]
-    status, out, err = tiny.run(experiment, *flags, f"--output_dir={tmp_path}")
-    assert (status, err) == (0, "") and "2 of 2 cells" in out
+    assert "2 of 2 cells" in tiny.finish(experiment, *flags, f"--output_dir={tmp_path}")
     (folder,) = tmp_path.glob("tables-*")
     report = (folder / "report.md").read_text()
     assert "| global (location) |  0.39 | 0." in report and "(base)" in report

@@ -5,11 +5,10 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
-from attnlab.runs import command_line, figure_files
+from attnlab.runs import command_line
 from attnlab.training import run as training_run
 from attnlab.training.curve import METRICS, read_metrics
 from attnlab.training.loop import CHECKPOINTS
@@ -17,8 +16,8 @@ from experiments.translate import __main__ as translate
 from experiments.translate import corpus
 from experiments.translate.settings import Settings
 from tests.experiments import tiny
+from tests.several import ROOT
 
-ROOT = Path(__file__).resolve().parents[3]
 FLAGS = ["--models=rnn_search", "--steps=6", "--validate_every=3", "--log_every=2", "--devices=1"]
 FLAGS += ["--max_length=16"]  # so that all batches have one shape
 
@@ -61,9 +60,7 @@ def signals(line, number):
 def finished(stopped):
     """The same folder after it was gone on with, and what that printed."""
     folder, _ = stopped
-    status, out, err = tiny.run(translate, f"--resume={folder}")
-    assert (status, err) == (0, "")
-    return folder, out
+    return folder, tiny.finish(translate, f"--resume={folder}")
 
 
 def test_sigterm_saves_and_says_how_to_go_on(stopped):
@@ -112,9 +109,8 @@ def test_a_finished_run_is_not_run_again_but_reported_again(finished):
     assert [path.read_bytes() for path in kept] == before
 
 
-def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
+def test_other_pairs_are_drawn_without_training_again(finished, no_figures, monkeypatch):
     folder, _ = finished
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     monkeypatch.setattr(corpus, "DRAWN", 2)  # dates have no --draw_file
     before = (folder / "rnn_search-seed0" / METRICS).read_bytes()
     status, out, _ = tiny.run(translate, f"--resume={folder}")
@@ -125,9 +121,8 @@ def test_other_pairs_are_drawn_without_training_again(finished, monkeypatch):
     assert "1 of 1" not in tiny.run(translate, f"--resume={folder}")[1]
 
 
-def test_what_a_plateau_ends_has_the_steps_and_the_speed_that_it_had(tmp_path, monkeypatch):
+def test_what_a_plateau_ends_has_the_steps_and_the_speed_that_it_had(no_figures, tmp_path):
     """Also where it ends before the first row of the curve is due."""
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     flags = ["--steps=40", "--validate_every=1", "--plateau=0.99", "--log_every=40"]
     others = [x for x in FLAGS if x.partition("=")[0] not in [y.partition("=")[0] for y in flags]]
     assert tiny.run(translate, *others, *flags, f"--run_dir={tmp_path}")[0] == 0

@@ -85,10 +85,9 @@ def test_files_are_scored_in_bleu(given, monkeypatch):
     assert drawn["by_length"].axes[0].get_xlabel().startswith("length of the source (words)")
 
 
-def test_what_is_trained_translates_again_by_another_search(given, monkeypatch):
+def test_what_is_trained_translates_again_by_another_search(given, no_figures, monkeypatch):
     """The rows and translations of the first search stay, and nothing is trained again."""
     monkeypatch.setattr(translate, "build", tiny.build)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     flags, _, _ = given
     assert run(flags | {"models": "rnn_search", "steps": 2, "beam_size": 1})[0] == 0
     (folder,) = flags["output_dir"].iterdir()
@@ -136,14 +135,13 @@ def test_an_embedding_is_shared_where_the_vocabulary_is(given, monkeypatch):
 
 
 @pytest.mark.slow
-def test_packed_rows_hold_several_pairs(given, monkeypatch):
+def test_packed_rows_hold_several_pairs(given, no_figures, monkeypatch):
     def build(name, sizes, *, source_vocab_size, target_vocab_size, dtype):
         sizes = {"num_layers": 1, "width": 4, "hidden": 4, "num_heads": 1}
         sizes |= {"source_vocab_size": source_vocab_size}
         return Transformer(TransformerConfig(target_vocab_size, **sizes))
 
     monkeypatch.setattr(translate, "build", build)
-    monkeypatch.setattr(figure_files, "save", tiny.save_nothing)
     flags, _, _ = given
     flags |= {"models": "transformer", "steps": 1, "beam_size": 1, "max_length": 64}
     flags |= {"batch_size": 2, "pack": "true"}

@@ -15,6 +15,7 @@ from attnlab.models.hugging_face import ACTIVATIONS
 from attnlab.models.output import DeferredLogits
 from attnlab.training.objective import token_sums
 from tests.modules.reference import apply, init
+from tests.trees import assert_close
 
 DENSE = routes.AllPairs("dense")  # compiles fastest
 CONFIG = TransformerConfig.bert(
@@ -204,10 +205,7 @@ def test_each_device_has_the_blocks_of_its_own_examples(whole):
         .lower(*placed)
         .compile()
     )
-    for got, want in zip(
-        jax.tree.leaves(compiled(*placed)), jax.tree.leaves(jax.jit(step)(x, e, b)), strict=True
-    ):
-        np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+    assert_close(compiled(*placed), jax.jit(step)(x, e, b), rtol=2e-5, atol=1e-5)
     exchanged = sent(compiled.as_text(), devices=2, devices_per_host=2).total
     assert 0 < exchanged < 4 * (2 * words * width + words + 32)
 

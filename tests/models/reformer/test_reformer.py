@@ -20,6 +20,7 @@ from attnlab.models.reformer.model import ReversibleStack
 from attnlab.training.parallel import shardings_on
 from tests.daily import daily
 from tests.modules.reference import apply, init
+from tests.trees import assert_close
 
 V, LENGTH, CHUNK = 29, 23, 4
 TINY = TransformerConfig(
@@ -96,7 +97,7 @@ def test_gradients_are_those_of_stored_activations(monkeypatch, layers):
     monkeypatch.setattr("attnlab.models.reformer.model.reversible", couplings.store_layers)
     want, moved_of_stored = gradient(model, variables)
     assert relative_error(got, want) < 3e-6
-    jax.tree.map(functools.partial(np.testing.assert_allclose, atol=1e-6), moved, moved_of_stored)
+    assert_close(moved, moved_of_stored, atol=1e-6)
     before = {"hash_stats": variables["hash_stats"]}
     assert jax.tree.structure(moved) == jax.tree.structure(before)
     assert not jax.tree.all(jax.tree.map(jnp.array_equal, moved, before))

@@ -13,14 +13,13 @@ from attnlab.models.transformer import Transformer, TransformerConfig, Transform
 from attnlab.training.decode import beam_search, greedy, length_penalty_of
 from attnlab.training.decode.state import Given, first_call, make_next_logits
 from tests.daily import daily
+from tests.models.transformer.tiny import DENSE, SOURCE
 from tests.modules.reference import apply, init
 
 V, CACHE = 13, 9
 TINY = TransformerConfig(
     V, num_layers=2, width=12, hidden=17, num_heads=3, value_width=5, max_length=CACHE
 )
-DENSE = routes.AllPairs("dense")
-SOURCE = np.array([[5, 6, 7, 8, 9, 2, 0], [9, 4, 4, 2, 0, 0, 0]])
 TARGET = np.array([[8, 4, 7, 11, 10, 2], [12, 6, 2, 0, 0, 0]])
 GIVEN = Given(SOURCE, np.zeros((2, 0), np.int32))
 

@@ -12,6 +12,7 @@ from attnlab.ops import dropout
 from attnlab.ops.lsh import cross
 from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
+from tests.ops.lsh.plain import STATIC
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
@@ -29,7 +30,6 @@ CHUNK = 4
 
 # The rounds, which short inputs would not go through of themselves.
 lsh_cross_attention = functools.partial(cross.lsh_cross_attention, implementation="sorted")
-STATIC = ("chunk_size", "causal", "options", "dropout_rate", "rows_at_once")
 attend = jax.jit(lsh_cross_attention, static_argnames=STATIC)
 
 
