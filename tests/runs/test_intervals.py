@@ -71,6 +71,8 @@ def test_a_mean_is_as_probable_as_its_interval_says(samples):
     width = half_width(*touching)
     moved = [[x + width * (1 + 1e-9) for x in touching[0]], *touching[1:]]
     assert p_value(0, *moved) == pytest.approx(0.05, rel=1e-6)
+    farther = [[x + 0.1 for x in moved[0]], *touching[1:]]
+    assert p_value(0.1, *farther, beyond=0.1) == pytest.approx(0.05, rel=1e-6)
     shifted = [[x + 0.1 for x in touching[0]], *touching[1:]]
     assert p_value(0.1 + width * (1 + 1e-9), *shifted) == pytest.approx(0.025, rel=1e-6)
 
