@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import itertools
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ class Claim:
       folder: folder of kept results, such as "cpu/duplication".
       rows: names of rows of the table, () = all; or what lines of the folder have, by field.
       against: rows that each of them is compared with; () = as the table compares them.
-      word: side of the rows in the paper where it prints no gap: less, level, more or at most.
+      word: side of the rows in the paper where it prints no gap: less, level or more.
       remark: remark that a reader of the verdict needs; "" = none.
       score: number that is compared; of a table its own.
       tie: gap below which two rows count as equal; of a table its own.
@@ -80,7 +81,7 @@ class ClaimVerdict:
       where: folder that has it, in that of the results; "" = it was not run.
       agree: number of rows, or of pairs of rows, that are on the paper's side, of all.
       gap: gap that decides; None = there is none, or its rows were not run.
-      p_value: largest of those of the gaps that have this verdict; 1 where there is none.
+      p_value: largest of those of the gaps that it needs; 1 where there is none.
       origin: way in which the paper's number was checked.
     """
 
@@ -107,8 +108,8 @@ def _read_claim(name: str, keys: dict[str, Any]) -> Claim:
         table = all_tables()[keys["table"]]
         implied = {"rule": table.rule, "tie": getattr(table, "tie", 0)}
     claim = Claim(name, **implied | keys)
-    if claim.word not in ("less", "level", "more", "at most") and (claim.word or claim.folder):
-        raise Invalid(f"claim {name}: got word = {claim.word!r}; give less, level, more or at most")
+    if claim.word not in ("less", "level", "more") and (claim.word or claim.folder):
+        raise Invalid(f"claim {name}: got word = {claim.word!r}; give less, level or more")
     return claim
 
 
@@ -152,30 +153,34 @@ def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[C
             lines = list(_compare_rows(claim, section))
         else:
             folder, lines = "", [(_make_line_not_run(claim.table), None)]
-        line, gap = min(lines, key=_rank)
-        same = [
-            other
-            for one, other in lines
-            if other and verdicts.kind(one.verdict) == verdicts.kind(line.verdict)
+        line, gap = min(lines, key=lambda judged: _rank(*judged, claim.tie))
+        agreeing = [one for one, _ in lines if verdicts.is_agreement(one.verdict)]
+        worst = verdicts.kind(line.verdict)
+        needed = [  # a claim that holds needs all of its rows
+            of_row
+            for one, of_row in lines
+            if of_row and (line in agreeing or verdicts.kind(one.verdict) == worst)
         ]
-        on_its_side = verdicts.severity(verdicts.OTHER_SIZE)[0]
-        agree = sum(verdicts.severity(one.verdict)[0] >= on_its_side for one, _ in lines)
         yield ClaimVerdict(
             claim,
             line,
             where=folder,
-            agree=f"{agree} of {len(lines)}",
+            agree=f"{len(agreeing)} of {len(lines)}",
             gap=gap,
-            p_value=max((verdicts.p_value(one, claim.tie) for one in same), default=1.0),
+            p_value=max((verdicts.p_value(one, claim.tie) for one in needed), default=1.0),
             origin=_describe_origin(claim),
         )
 
 
-def _rank(judged: tuple[Line, Gap | None]) -> tuple[int, float, float]:
-    """The key of `min` for the line that decides a claim."""
-    line, gap = judged
-    on_the_papers_side = gap.direction * gap.ours if gap else 0.0
-    return (*verdicts.severity(line.verdict), on_the_papers_side)
+def _rank(line: Line, gap: Gap | None, tie: float) -> tuple[int, float, float]:
+    """The key of `min` for the line that decides a claim: the worst verdict, then the farthest."""
+    ratios = [float(x.removesuffix("×")) for x in (line.paper, line.ours) if x.endswith("×")]
+    far = 0.0
+    if gap is not None:
+        far = verdicts.distance(gap, tie)
+    elif len(ratios) == 2:
+        far = abs(math.log(ratios[1] / ratios[0]))
+    return (*verdicts.severity(line.verdict), -far)
 
 
 def _describe_origin(claim: Claim) -> str:

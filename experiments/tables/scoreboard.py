@@ -90,8 +90,7 @@ def _numbers(one: ClaimVerdict) -> tuple[str, str]:
     if one.claim.rule == "exact":
         return "", ""
     if gap is not None:
-        is_tie = not isinstance(gap.paper, str) and abs(gap.paper) < one.claim.tie
-        sign = 1 if is_tie else gap.direction
+        sign = verdicts.printed_side(gap, one.claim.tie) or 1
         mean = sign * gap.ours + 0.0  # no −0
         ours = f"{mean:+.3g}"
         if math.isfinite(gap.half_width):

@@ -178,7 +178,7 @@ class ScoreTable(TrainedTable):
         if gap.row in reasons:
             return f"{verdicts.NOT_COMPARABLE}: {reasons[gap.row]}"
         if gap.against in reasons:
-            return f"{verdicts.NOT_COMPARABLE}: {gap.against} {reasons[gap.against]}"
+            return f"{verdicts.NOT_COMPARABLE}: {gap.against}: {reasons[gap.against]}"
         _, factor = self.measures[self.score]
         if factor == 100 and min(map(min, gap.samples)) >= 100 - tie:
             return f"{verdicts.NOT_COMPARABLE}: all seeds of both have 100 %, or nearly"

@@ -1,9 +1,10 @@
 """The rules of the verdicts.
 
-The rule of gaps is of 2026-11-24: older than the rows of Bahdanau's tables, Luong's first and
-fourth, Britz's, Vaswani's and Amos's, and younger than the first rows of all others, which had been
-judged by another. What is collapsed, at the ceiling, or of equal seeds, the ties of claims, which
-verdict of one kind is shown, and that a tie is refuted beyond ±τ alone came after the rows.
+The rule of gaps is older than all rows of Luong's Table 1, Britz's Tables 2 to 4, Vaswani's Table
+2, Kitaev's Figure 4 and Amos's; of other tables rows had been seen, most of which were trained
+anew. Later than the rows are: what is collapsed, at the ceiling, of equal seeds or another
+function; the ties and words of claims; which verdict of one kind is shown; and that a tie is
+refuted beyond ±τ alone.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
@@ -31,12 +32,11 @@ of the paper where it leaves out all of ±τ. Sign and size count:
                                 the task is too easy to tell them apart
 
 Where a paper prints no number but a word, the word is its side and no size counts: a row is *less*,
-*level* or *more* than another, or *at most* as much, with all of the interval below τ; or a course
-*falls*, *holds* (τ = `HOLDS`) or *falls less* than another's. Between tasks that differ in kind no
-size counts either. Times and memory are ratios to a row of the table, of one run: sides of 1, a tie
-within `EVEN`, and the size is our ratio over the paper's. Of several gaps the worst decides, in the
-order of `WORST`; of one kind that whose size is the farthest from the paper's, and where no size
-counts that which is the least on the paper's side.
+*level* or *more* than another, or a course *falls*, *holds* (τ = `HOLDS`) or *falls less* than
+another's. Between tasks that differ in kind no size counts either. Times and memory are ratios to a
+row of the table, of one run: sides of 1, a tie within `EVEN`, and the size is our ratio over the
+paper's. Of several gaps the worst decides, in the order of `WORST`; of one kind that whose size is
+the farthest from the paper's, then that which is the farthest from the paper's number or word.
 """
 
 from __future__ import annotations
@@ -93,9 +93,7 @@ OUTCOMES = {  # which verdicts are counted and drawn together
     "undecided": (UNDECIDED,),
     "not run": (NOT_RUN,),
 }
-SIDES = {
-    "less": -1, "level": 0, "more": 1, "at most": -1, "falls": -1, "holds": 0, "falls less": 1,
-}  # fmt: skip
+SIDES = {"less": -1, "level": 0, "more": 1, "falls": -1, "holds": 0, "falls less": 1}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,12 +112,6 @@ class Gap:
     against: str
     paper: float | str
     samples: tuple[Sequence[float], ...]
-
-    @property
-    def direction(self) -> int:
-        """The sign of the paper's gap; +1 where the paper has none, or says that two are level."""
-        sign = SIDES[self.paper] if isinstance(self.paper, str) else _sign(self.paper, 0)
-        return sign or 1
 
     @property
     def ours(self) -> float:
@@ -146,6 +138,11 @@ def outcome(verdict: str) -> str:
     return next(name for name, kinds in OUTCOMES.items() if kind(verdict) in kinds)
 
 
+def is_agreement(verdict: str) -> bool:
+    """Whether a row is on the paper's side, or its count the paper's."""
+    return kind(verdict) in (OTHER_SIZE, REPRODUCED, EXACT)
+
+
 def severity(verdict: str) -> tuple[int, float]:
     """The key of `min` for the worst: by `WORST`, of one kind the farthest from the paper's size.
 
@@ -154,7 +151,7 @@ def severity(verdict: str) -> tuple[int, float]:
     >>> min("same direction, 0.1 times the size", "same direction, 4 times the size", key=severity)
     'same direction, 0.1 times the size'
     """
-    sized = re.search(r"([\d.]+) (times|seeds)", verdict)
+    sized = re.search(r"([\d.]+) (times the size|seeds would)", verdict)
     far = abs(math.log(float(sized[1]))) if sized else 0.0
     return WORST.index(kind(verdict)), -far
 
@@ -167,30 +164,33 @@ def judge_gap(gap: Gap, *, tie: float, sizes: bool = True) -> str:
       tie: gap below which two rows count as equal.
       sizes: whether the size counts beside the side.
     """
-    tie, beyond, samples = _hypothesis(gap, tie)
-    here = side(tie, *samples, beyond=beyond)
+    paper = gap.paper
+    theirs = printed_side(gap, tie)
+    beyond = 0.0 if theirs else tie
+    here = side(tie, *gap.samples, beyond=beyond)
     if here is None:
-        return describe_undecided(tie, *samples, beyond=beyond)
-    if isinstance(gap.paper, str):
-        return _compare_sides(SIDES[gap.paper], here, None)
-    theirs = _sign(gap.paper, tie)
-    size = gap.ours / gap.paper if theirs and sizes else None
+        return describe_undecided(tie, *gap.samples, beyond=beyond)
+    size = None if isinstance(paper, str) or not (theirs and sizes) else gap.ours / paper
     return _compare_sides(theirs, here, size)
 
 
 def p_value(gap: Gap, tie: float) -> float:
     """The probability of such scores if the side or the tie that `judge_gap` finds were not so."""
-    tie, beyond, samples = _hypothesis(gap, tie)
-    return intervals.p_value(tie, *samples, beyond=beyond)
+    beyond = 0.0 if printed_side(gap, tie) else tie
+    return intervals.p_value(tie, *gap.samples, beyond=beyond)
 
 
-def _hypothesis(gap: Gap, tie: float) -> tuple[float, float, tuple[Sequence[float], ...]]:
-    """The tie, the bound that a side is beyond, and the samples, as `intervals.side` takes them."""
-    first, *others = gap.samples
-    if gap.paper == "at most":  # on a side of the tie's upper end
-        return 0.0, 0.0, ([x - tie for x in first], *others)
-    theirs = SIDES[gap.paper] if isinstance(gap.paper, str) else _sign(gap.paper, tie)
-    return tie, 0.0 if theirs else tie, gap.samples
+def printed_side(gap: Gap, tie: float) -> int:
+    """The side of the paper's number or word; 0 = a tie."""
+    return SIDES[gap.paper] if isinstance(gap.paper, str) else _sign(gap.paper, tie)
+
+
+def distance(gap: Gap, tie: float) -> float:
+    """How far ours is from the paper's number, or on the other side of its word."""
+    if not isinstance(gap.paper, str):
+        return abs(gap.ours - gap.paper)
+    side = printed_side(gap, tie)
+    return -side * gap.ours if side else abs(gap.ours)
 
 
 def judge_ratio(paper: float | str, ours: float) -> str:

@@ -64,7 +64,7 @@ WELL = {"tuned": (0.8, 0.81, 0.82), "frozen": (0.7, 0.71, 0.72), "scratch": (0.4
     [
         ('"f1"', '"f2"', "claim tuned: cpu/own has no row with 'f2' and {'start': 'tuned'}; give"),
         ('"scratch"', '"none"', "claim tuned: cpu/own has no row with 'f1' and {'start': 'none'}"),
-        ('word = "more"', 'word = "up"', "claim tuned: got word = 'up'; give less, level, "),
+        ('word = "more"', 'word = "up"', "claim tuned: got word = 'up'; give less, level or more"),
     ],
 )
 def test_a_claim_that_names_what_there_is_not_is_refused(tmp_path, old, new, message):

@@ -93,7 +93,7 @@ def test_a_row_that_collapsed_is_not_judged_nor_what_is_compared_with_it():
     seeds = [{"AER": x, "exact match": 40.0} for x in (0.5, 0.51, 0.52)]
     low = [seeds[0] | {"exact match": 0.9}, *seeds[1:]]
     why = "1 of 3 seeds collapsed, exact match 0.9"
-    reasons = {why: {base: seeds, other: low}, f"{base} {why}": {base: low, other: seeds}}
+    reasons = {why: {base: seeds, other: low}, f"{base}: {why}": {base: low, other: seeds}}
     for why, found in reasons.items():
         assert table.verdicts(paper, found)[other] == f"not comparable: {why}"
     both = {base: seeds, other: [x | {"exact match": 1.0} for x in seeds]}

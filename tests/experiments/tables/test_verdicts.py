@@ -41,9 +41,6 @@ from experiments.tables.verdicts import (
         ("level", -1.0, 0.2, DIFFERENCE),
         ("level", -1.0, 0.8, UNDECIDED),  # not all beyond the tie
         (0.2, 1.0, 0.8, UNDECIDED),
-        ("at most", -1.0, 1.2, REPRODUCED),
-        ("at most", 1.0, 0.6, OPPOSITE),
-        ("at most", 0.2, 0.4, UNDECIDED),
     ],
 )
 def test_the_verdict_on_a_gap(paper, ours, half_width, verdict):
