@@ -153,7 +153,7 @@ def judge_claims(claims: Sequence[Claim], results: Path = RESULTS) -> Iterator[C
             lines = list(_compare_rows(claim, section))
         else:
             folder, lines = "", [(_make_line_not_run(claim.table), None)]
-        line, gap = min(lines, key=lambda judged: _rank(*judged, claim.tie))
+        line, gap = min(lines, key=lambda one: _rank(one[0], one[1], claim.tie))
         agreeing = [one for one, _ in lines if verdicts.is_agreement(one.verdict)]
         worst = verdicts.kind(line.verdict)
         needed = [  # a claim that holds needs all of its rows
