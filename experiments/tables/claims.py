@@ -178,7 +178,7 @@ def _rank(line: Line, gap: Gap | None, tie: float) -> tuple[int, float, float]:
     far = 0.0
     if gap is not None:
         far = verdicts.distance(gap, tie)
-    elif len(ratios) == 2:
+    elif len(ratios) == 2 and verdicts.kind(line.verdict) != verdicts.UNDECIDED:  # 0 or infinite
         far = abs(math.log(ratios[1] / ratios[0]))
     return (*verdicts.severity(line.verdict), -far)
 

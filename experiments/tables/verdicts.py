@@ -189,8 +189,8 @@ def distance(gap: Gap, tie: float) -> float:
     """How far ours is from the paper's number, or on the other side of its word."""
     if not isinstance(gap.paper, str):
         return abs(gap.ours - gap.paper)
-    side = printed_side(gap, tie)
-    return -side * gap.ours if side else abs(gap.ours)
+    theirs = printed_side(gap, tie)
+    return -theirs * gap.ours if theirs else abs(gap.ours)
 
 
 def judge_ratio(paper: float | str, ours: float) -> str:
