@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 
@@ -29,8 +30,8 @@ class Corpus:
 
     @property
     def name(self) -> str:
-        """The name of the text."""
-        return self.text.name
+        """The name of the text's file, without its folder, which is of one machine."""
+        return Path(self.text.name).name
 
     @property
     def digest(self) -> str:

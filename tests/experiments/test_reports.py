@@ -35,3 +35,9 @@ def test_a_kept_report_is_that_of_its_rows(folder):
 
 def test_results_are_kept():
     assert len(FOLDERS) > 80
+
+
+def test_what_is_kept_names_no_folder_of_a_machine():
+    absolute = re.compile(r'(^|[" =,])/\w+/\w')
+    kept = [path for path in RESULTS.rglob("*.*") if path.suffix in (".jsonl", ".json", ".md")]
+    assert [path for path in kept if absolute.search(path.read_text())] == []

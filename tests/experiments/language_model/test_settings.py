@@ -135,6 +135,7 @@ def test_a_text_of_bytes_stays_on_disk(tmp_path):
     path = tmp_path / "text"
     path.write_bytes(b"to be or not to be, " * 20)
     found = corpus.read(Settings(input=str(path), lengths=(32,)))
+    assert found.name == path.name  # rows, which are published, name no folder
     assert isinstance(found.split.test, np.memmap) and found.tokenizer.vocab_size == 260
     assert found.tokenizer.decode(found.windows(32)[3]) == "be or not to be, to be or not to"
 
