@@ -1,6 +1,7 @@
 """Programs compiled for an accelerator that is not there: what they need, without times."""
 
 import dataclasses
+import functools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -90,7 +91,7 @@ def compile_for(
 
 
 def analyze(case: Case) -> Result:
-    """Compiles the case for its target.
+    """Compiles the case for its target, and counts the operations of one device where it fits.
 
     Returns:
       A result "ok" or "too_large". Whatever the mechanism or the compiler raises, it raises.
@@ -99,13 +100,14 @@ def analyze(case: Case) -> Result:
     target = targets.parse(case.target)
     devices = topology.devices(target)
     if case.program == ATTENTION:
-        program = compile_for(
-            lambda: programs.lower(case, mechanisms.build(case), devices), target, devices
-        )
+        lower = functools.partial(_lower_attention, case, devices)
+        traceable = work.attention
     else:
         from attnlab.bench import model_programs  # its training needs packages that others do not
 
-        program = compile_for(lambda: model_programs.lower(case, devices), target, devices)
+        lower = functools.partial(model_programs.lower, case, devices)
+        traceable = model_programs.traceable
+    program = compile_for(lower, target, devices)
     lacks, need = program.lacks(target), program.need
     said = needs(*lacks) if lacks else ""
     known = Result(
@@ -117,7 +119,14 @@ def analyze(case: Case) -> Result:
     )
     if need is None:
         return dataclasses.replace(known, refused_bytes=lacks[0] if lacks else None)
-    return dataclasses.replace(known, **dataclasses.asdict(need), sent=program.sent)
+    known = dataclasses.replace(known, **dataclasses.asdict(need), sent=program.sent)
+    if lacks or case.passes == DECODE:
+        return known  # what of a cache is read, and so how long that takes, nobody counts
+    return on_target(target, lambda: work.with_operations(known, traceable))[0]
+
+
+def _lower_attention(case: Case, devices: Sequence[jax.Device]) -> jax.stages.Lowered:
+    return programs.lower(case, mechanisms.build(case), devices)
 
 
 def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, str]:
@@ -129,20 +138,6 @@ def _sent(program: jax.stages.Compiled, target: Target) -> tuple[Sent | None, st
         return network.sent(program.as_text() or "", **sizes), ""
     except NotImplementedError as error:
         return None, f"bytes over the network are not counted: {error}"
-
-
-def count_operations(result: Result) -> Result:
-    """The row of `analyze` with the operations of one device, where the program fits."""
-    case = result.case
-    if case.target is None or result.status != "ok" or case.passes == DECODE:
-        return result  # what of a cache is read, and so how long that takes, nobody counts
-    traceable = work.attention
-    if case.program != ATTENTION:
-        from attnlab.bench import model_programs
-
-        traceable = model_programs.traceable
-    target = targets.parse(case.target)
-    return on_target(target, lambda: work.with_operations(result, traceable))[0]
 
 
 def refused_sizes(message: str) -> tuple[int, int] | None:

@@ -64,6 +64,21 @@ def lines(
     return {label: dict(sorted(line.items())) for label, line in lines.items()}
 
 
+def lines_of_memory(results: Sequence[Result], passes: str) -> dict[str, Line]:
+    """`lines` of the memory of what ran, and of what was only compiled where that is comparable.
+
+    Where runs of a line took more than their programs say, what the programs say of longer ones,
+    which were not run, is too little to continue the line.
+    """
+    of_pass = [result for result in results if result.case.passes == passes]
+    seen = {result.case.label for result in of_pass if result.memory_source == "resident"}
+
+    def comparable(result: Result) -> float | None:
+        return memory(result) if result.case.label in seen else needs(result)
+
+    return lines(results, passes, comparable)
+
+
 class Ratio(NamedTuple):
     """The geometric mean of the turns' ratios and its 95 % interval, from 0 to inf for one turn."""
 
@@ -269,15 +284,15 @@ def fits(results: Sequence[Result], passes: str) -> dict[str, Fit]:
     axis = axis_of(results)
     of_pass = [result for result in results if result.case.passes == passes]
     by_label = group(of_pass, lambda result: result.case.label)
-    return {label: _fit(rows, axis) for label, rows in by_label.items()}
+    known = lines_of_memory(results, passes)
+    return {label: _fit(rows, axis, known.get(label, {})) for label, rows in by_label.items()}
 
 
-def _fit(rows: Sequence[Result], axis: str) -> Fit:
+def _fit(rows: Sequence[Result], axis: str, needs: Line) -> Fit:
     ran = [size_of(row, axis) for row in rows if row.status == "ok"]
     too_large = [size_of(row, axis) for row in rows if row.status == "too_large"]
-    needs = {size_of(row, axis): float(row.memory_bytes) for row in rows if row.memory_bytes}
     free = [row.available_bytes for row in rows if row.available_bytes]
-    reach = _reach_of_batch if axis == "batch" else _reach
+    reach = _reach if axis == "length" else _reach_of_parts
     estimate = reach(needs, free[-1]) if needs and free else None
     known = max(needs, default=0)
     return Fit(max(ran, default=None), min(too_large, default=None), estimate, known)
@@ -297,8 +312,11 @@ def _reach(needs: Line, free: float) -> float | None:
     return (math.sqrt(b * b + 4 * c * free) - b) / (2 * c)
 
 
-def _reach_of_batch(needs: Line, free: float) -> float | None:
-    """n with a + b n = free, through the two largest: the state does not grow with the batch."""
+def _reach_of_parts(needs: Line, free: float) -> float | None:
+    """n examples or layers with a + b n = free, through the two largest.
+
+    The state does not grow with the batch, nor do the embeddings with the number of layers.
+    """
     if len(needs) < 2:
         return None
     (n1, m1), (n2, m2) = sorted(needs.items())[-2:]

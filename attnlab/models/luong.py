@@ -62,6 +62,10 @@ class Luong(Seq2Seq):
     words of the target at the end of the source.) As in the paper, local-p's weights do not sum to
     1; a step of local-m beyond S + D sees nothing and has the context zero.
 
+    Row t of the weights is of the step that predicts word t of the target. Footnote 14 of the paper
+    reads those of dot, general and concat as of the word before, which the step has read; in models
+    trained here they point at the word that is predicted.
+
     Cost of a target token: O(layers · n²) + O(S·n), with a local window O(D·n).
 
     Attributes:
@@ -108,11 +112,6 @@ class Luong(Seq2Seq):
     def attends(self) -> bool:
         """Whether there is a score."""
         return self.score is not None
-
-    @property
-    def weights_follow_input(self) -> bool:
-        """True of the scores that look at the source's content: Luong et al. 2015, footnote 14."""
-        return self.attends and self.score != "location"
 
     def setup(self):
         require_sizes(self, "source_vocab_size", "target_vocab_size", "embed_features")

@@ -74,11 +74,6 @@ class Seq2Seq(Decoder):
         """Whether `decode` has attention weights to return."""
         return True
 
-    @property
-    def weights_follow_input(self) -> bool:
-        """Whether step t's weights are about y_{t−1}, which it reads, not about y_t."""
-        return False
-
     def encode(self, source: jax.Array, *, deterministic: bool = True) -> Any:
         """The memory of a source [B, S]."""
         raise NotImplementedError

@@ -108,7 +108,7 @@ class Rows(Generic[Key, Row]):
             kept = entry.where.environment.get("input", asked)
             if kept["sha256"] != asked["sha256"]:
                 raise Invalid(
-                    f"{self._folder.given} is about another text than {asked['name']} is "
+                    f"{self._folder.given} is about other data than {asked['name']} is "
                     "now; start a new run"
                 )
 

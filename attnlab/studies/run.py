@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
+import json
 import math
 import shutil
 from collections.abc import Hashable, Iterator, Sequence
@@ -89,11 +91,13 @@ class Run(Generic[S, D]):
         first = next(one for one in self.cells if one.title == cell.title)
         training = self.study.training(first)
         headline = training.task.objective.headline
+        whole = json.dumps(identity(self.study, first) | training.task.identity, sort_keys=True)
+        made_of = hashlib.sha256(whole.encode()).hexdigest()[:8]  # other data, another folder
 
         def measure(optimizer: OptimizerSettings, once: LoopSettings) -> float:
             """What the curve of a trial ends with, which is all that is kept of it."""
             rate, steps = optimizer.learning_rate, once.steps
-            place = self.folder.path / f"{first.folder}-rate{rate:g}-steps{steps}"
+            place = self.folder.path / f"{first.folder}-rate{rate:g}-steps{steps}-{made_of}"
 
             def losses() -> list[float]:
                 return curve(read_metrics(place), "validation", headline)[1]
@@ -104,6 +108,8 @@ class Run(Generic[S, D]):
                 try:
                     self.train(first, short, place)
                 except Diverged:
+                    if not place.exists():  # what comes before every trial diverged
+                        raise
                     if processes.is_first():  # else a resumed run would try it again
                         end = {"kind": "validation", "step": steps, headline: math.nan}
                         MetricsFile(place, after_step=steps).add(end)

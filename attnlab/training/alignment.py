@@ -2,8 +2,8 @@
 
 A link (t, s) says that target token t comes of source token s. Row t of the weights is the decoder
 step that predicts target token t, having read token t − 1: link (t, argmax_s) is about the word
-predicted. Where weights follow the word just read instead, which a model says of itself
-(`Seq2Seq.weights_follow_input`), row t + 1 is token t's: pass `weights[1:]`.
+predicted. Weights may be about the word just read instead; then row t + 1 is token t's: pass
+`weights[1:]`.
 """
 
 from __future__ import annotations

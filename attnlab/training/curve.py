@@ -92,7 +92,7 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
 
 
 def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
-    """Whether the best loss fell by less than a share over the last fifth of the steps.
+    """Whether the best loss fell by no more than a share over the last fifth of the steps.
 
     One validation that is worse by chance is none: two at least are in the last fifth. One that is
     not finite does not count.
@@ -106,13 +106,15 @@ def is_plateau(losses: Mapping[int, float], fall: float) -> bool:
     (True, False)
     >>> is_plateau({500: 2.0, 1000: 2.0}, fall=0.01), is_plateau({1: math.nan, **falls}, fall=0.03)
     (False, True)
+    >>> is_plateau(dict.fromkeys(falls, 0.0), fall=0.01)
+    True
     """
     known = {step: x for step, x in losses.items() if math.isfinite(x)}  # no min is of NaN
     last = max(known, default=0)
     before = [x for step, x in known.items() if step <= 0.8 * last]
     if not before or len(known) - len(before) < 2:
         return False
-    return min(before) - min(known.values()) < fall * abs(min(before))
+    return min(before) - min(known.values()) <= fall * abs(min(before))  # 0 of 0 too
 
 
 def means_of(
@@ -222,7 +224,7 @@ class Progress:
         tokens_of_step, self._row = tokens / (step - self._row), step
         return {
             "seconds": round(now, 3),
-            "steps_per_second": round(steps / elapsed, 3),
+            "steps_per_second": float(f"{steps / elapsed:.4g}"),  # of minutes a step too
             "tokens_per_second": round(tokens_of_step * steps / elapsed, 1),
         }
 

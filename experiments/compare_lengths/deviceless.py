@@ -204,8 +204,8 @@ _FITS_NOTE = (
     "*n* is the length, or the number of layers or sequences where that differs. *fits at* is the"
     " largest n of this run that fits, *not at* the smallest that does not, with what each needs "
     "on one device; *reaches*, up to 16 times the largest known n (> beyond it), is where b·n + "
-    "c·n² (of sequences a + b·n) through the two largest would meet the device's memory, "
-    "extrapolated."
+    "c·n² (of layers and sequences a + b·n) through the two largest would meet the device's "
+    "memory, extrapolated."
 )
 _GROWTH_NOTE = (
     "The power of n that the memory of a step grows with over the larger n, beside the formulas of "
@@ -228,8 +228,8 @@ _LEAST_NOTE = (
     "(for TPUs no figure is published); of arguments and results, once through the memory; and of"
     " bytes over the network at the published bandwidth in one direction, *links* within a slice "
     "or a host, *hosts* between hosts. What a program keeps in memory in between is not in it: "
-    "compilers count the bytes of a loop once, which is no bound. Nor are additions, sorting, or "
-    "waiting."
+    "compilers count the bytes of a loop once, which is no bound. Nor are results that take an "
+    "argument's place, as a new state does, additions, sorting, or waiting."
 )
 _TARGETS_NOTE = (
     "What a program can use on one JAX device, its published peaks, and where the figures are from."

@@ -271,12 +271,15 @@ def _growth(results: Sequence[Result], shown: Sequence[str]) -> str:
     """The table of powers, or "" where none is known."""
     header = ["mechanism"]
     columns: list[dict[str, trends.Growth | None]] = []
-    for name, value in (("time", trends.quiet_seconds), ("memory", trends.needs)):
-        for passes in shown:
-            header.append(f"{name}, {PASS_TITLES[passes]}")
-            spreads = trends.spreads(results, passes) if name == "time" else {}
-            lines = trends.lines(results, passes, value)
-            columns.append({k: trends.growth(x, spreads.get(k)) for k, x in lines.items()})
+    for passes in shown:
+        header.append(f"time, {PASS_TITLES[passes]}")
+        spreads = trends.spreads(results, passes)
+        times = trends.lines(results, passes, trends.quiet_seconds)
+        columns.append({k: trends.growth(x, spreads.get(k)) for k, x in times.items()})
+    for passes in shown:
+        header.append(f"memory, {PASS_TITLES[passes]}")
+        sizes = trends.lines_of_memory(results, passes)
+        columns.append({k: trends.growth(x) for k, x in sizes.items()})
     if not any(growth for column in columns for growth in column.values()):
         return ""
     rows = []
@@ -523,7 +526,8 @@ _EFFICIENCY_NOTE = (
 _GROWTH_NOTE = (
     "The fitted p ± its standard error in value ∝ n^p, over the longer half of the lengths, at "
     "least four; the error is that of the fit or of the repeats, the larger. Nothing where there "
-    "are fewer lengths or the error is above ½. Memory also counts what was only compiled."
+    "are fewer lengths or the error is above ½. Memory also counts what was only compiled, unless "
+    "runs of that mechanism took more than their programs say."
 )
 _CROSSOVER_NOTE = (
     "From n on, and at every longer length that both ran; the first column names measured lengths. "

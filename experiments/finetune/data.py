@@ -57,8 +57,11 @@ class Data:
 
     @property
     def digest(self) -> str:
-        """One hash of the examples of all splits, wherever their files are."""
+        """One hash of the examples of all splits, wherever their files are, and of the models."""
         total = hashlib.sha256()
+        for title, by_seed in self.models.items():
+            for seed, model in by_seed.items():
+                total.update(f"{title} {seed} {model.digest}\n".encode())
         for name, some in self.examples.items():
             for one in some:
                 total.update(f"{name} {dataclasses.replace(one, where='')}\n".encode())

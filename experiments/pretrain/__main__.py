@@ -37,7 +37,7 @@ class Corpus:
 
     Attributes:
       name: name of its file.
-      digest: hash of the text.
+      digest: hash of the text and of the models to start from.
       training: token ids of each line of each document to train on.
       validation: token ids of those that are held out.
       tokenizer: tokenizer of the models to start from, or one trained on the training documents.
@@ -90,7 +90,10 @@ def open_corpus(settings: Settings) -> Corpus:
 
     training, validation = encode_lines(to_train), encode_lines(to_validate)
     documents = to_train + to_validate
-    digest = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode()).hexdigest()
+    total = hashlib.sha256("\n\n".join(map("\n".join, documents)).encode())
+    for seed, model in starts.items():
+        total.update(f"{seed} {model.digest}\n".encode())
+    digest = total.hexdigest()
     corpus = Corpus(path.name, digest, training, validation, tokenizer, starts)
     for what, some in (("train", corpus.training), ("validate", corpus.validation)):
         try:  # says now what is wrong with them

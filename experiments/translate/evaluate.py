@@ -57,17 +57,11 @@ def translate(
 def attention_weights(
     model: Seq2Seq, variables: Any, source: jax.Array, target: jax.Array
 ) -> jax.Array:
-    """The weights [B, T, S] for each token of the target [B, T].
-
-    They are of the step that predicts the token or, if the model's weights follow the input
-    (`weights_follow_input`), of the step that reads it. No step of training reads EOS, so its
-    weights mean nothing then.
-    """
-    late = int(model.weights_follow_input)
-    tokens = shift_right(jnp.pad(target, ((0, 0), (0, late))))  # [B, T + late]
+    """The weights [B, T, S] of the steps that predict the tokens of the target [B, T]."""
     memory = model.apply(variables, source, method="encode")
+    tokens = shift_right(target)
     outputs: Any = model.apply(variables, memory, tokens, return_weights=True, method="decode")
-    return outputs[1][:, late:]
+    return outputs[1]
 
 
 def alignments(
@@ -82,8 +76,7 @@ def alignments(
     made = {}
     for row, place in enumerate(order):
         source, target = batch["source"][row], batch["target"][row]
-        # If weights belong to the step that reads a token, EOS has none: no step reads it.
-        s, t = int(lengths(source)), int(lengths(target)) - model.weights_follow_input
+        s, t = int(lengths(source)), int(lengths(target))
         made[int(place)] = Alignment(
             tokenizers.source.pieces(source[:s]),
             tokenizers.target.pieces(target[:t]),

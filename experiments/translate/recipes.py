@@ -1,6 +1,7 @@
 """The presets of `translate`: its flags, and for each model how it is trained."""
 
 import dataclasses
+import math
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -72,6 +73,17 @@ def _search(embed: int, hidden: int, dropout: float) -> dict[str, Any]:
     return _bahdanau(embed, hidden, dropout) | {"align_features": hidden, "align_init": _glorot}
 
 
+def _luong(width: int, dropout: float) -> dict[str, Any]:
+    """Sizes of Luong's model, and first weights that are as wide as the paper's ±0.1 of 1000."""
+    return {
+        "embed_features": width,
+        "hidden_features": width,
+        "num_layers": 2,
+        "dropout_rate": dropout,
+        "kernel_init": uniform_around_zero(round(0.1 * math.sqrt(1000 / width), 2)),
+    }
+
+
 def _britz(width: int, dropout: float) -> dict[str, Any]:
     """Sizes of Britz's model, whose attention is as wide as its states."""
     return {
@@ -104,7 +116,7 @@ def _dates() -> dict[str, Recipe]:
         "rnn_search": search,
         "rnn_encdec": dataclasses.replace(search, sizes=_bahdanau(64, 128, 0.0)),
         "luong": dataclasses.replace(
-            search, sizes={"embed_features": 64, "hidden_features": 128, "num_layers": 1}
+            search, sizes=_luong(128, 0.0) | {"embed_features": 64, "num_layers": 1}
         ),
         "nmt_attn": dataclasses.replace(
             search,
@@ -137,15 +149,7 @@ def _cpu() -> dict[str, Recipe]:
     return {
         "rnn_search": recipe(_search(256, 256, 0.3)),
         "rnn_encdec": recipe(_bahdanau(256, 256, 0.3)),
-        "luong": recipe(
-            {
-                "embed_features": 256,
-                "hidden_features": 256,
-                "num_layers": 2,
-                "dropout_rate": 0.3,
-                "max_source_length": 60,
-            }
-        ),
+        "luong": recipe(_luong(256, 0.3) | {"max_source_length": 60}),
         "nmt_attn": recipe({"features": 256, "dropout_rate": 0.3}),
         "britz": recipe(_britz(256, 0.3)),
         "transformer": recipe(_transformer(3, 256, 512, 0.3), joint_vocabulary=True),
@@ -161,18 +165,10 @@ def _small() -> dict[str, Recipe]:
     def recipe(sizes: dict[str, Any]) -> Recipe:
         return Recipe(sizes, _adam(3e-3, 150), steps=1200)
 
-    luong = {
-        "embed_features": 128,
-        "hidden_features": 128,
-        "num_layers": 2,
-        "dropout_rate": 0.1,
-        "max_source_length": 40,
-        "kernel_init": uniform_around_zero(0.28),  # for 128 inputs what ±0.1 is for 1000
-    }
     return {
         "rnn_search": recipe(_search(128, 128, 0.1)),
         "rnn_encdec": recipe(_bahdanau(128, 128, 0.1)),
-        "luong": recipe(luong),
+        "luong": recipe(_luong(128, 0.1) | {"max_source_length": 40}),
         "nmt_attn": recipe({"features": 128, "dropout_rate": 0.1}),
         "britz": recipe(_britz(128, 0.1)),
         "transformer": Recipe(
@@ -195,11 +191,10 @@ def _gpu() -> dict[str, Recipe]:
         optimizer = _adam(learning_rate, 500)
         return Recipe(sizes, optimizer, steps, batch_size=128, label_smoothing=0.1, **changed)
 
-    lstm = {"dropout_rate": 0.4, "embed_features": 512, "hidden_features": 512, "num_layers": 2}
     return {
         "rnn_search": recipe(_search(512, 512, 0.5), 1e-3, 6000),
         "rnn_encdec": recipe(_bahdanau(512, 512, 0.5), 1e-3, 6000),
-        "luong": recipe({**lstm, "max_source_length": 60}, 1e-3, 6000),
+        "luong": recipe(_luong(512, 0.4) | {"max_source_length": 60}, 1e-3, 6000),
         "nmt_attn": recipe({"features": 512, "dropout_rate": 0.4}, 1e-3, 6000),
         "britz": recipe(_britz(512, 0.4), 1e-3, 6000),
         "transformer": recipe(_transformer(4, 256, 1024, 0.3), 2e-3, 10000, joint_vocabulary=True),

@@ -92,14 +92,23 @@ def test_fits_tells_measured_from_extrapolated():
     assert (dense.extrapolated, lsh.extrapolated) == ("≈ 14,000", "> 260,000")  # 16 × 16384
 
 
-def test_of_a_batch_that_fits_the_state_is_a_constant():
+@pytest.mark.parametrize("axis", ["batch", "num_layers"])
+def test_of_a_batch_or_a_depth_that_fits_a_part_is_a_constant(axis):
     found = []
-    for batch in (2, 4):
-        row = rows.row("lsh-4", 512, temporary_bytes=(3 + 2 * batch) * rows.GIB)
-        case = dataclasses.replace(row.case, batch=batch)
+    for count in (2, 4):
+        row = rows.row("lsh-4", 512, temporary_bytes=(3 + 2 * count) * rows.GIB)
+        case = dataclasses.replace(row.case, **{axis: count})
         found.append(dataclasses.replace(row, case=case))
     (fit,) = trends.fits(found, "forward").values()
     assert (fit.largest, fit.too_large, fit.estimate) == (4, None, 10)  # of 23 GiB
+
+
+@pytest.mark.parametrize(("seen", "lengths"), [(2**40, [1024, 2048]), (None, [1024, 2048, 4096])])
+def test_what_a_program_says_does_not_continue_what_runs_were_seen_to_take(seen, lengths):
+    found = [rows.row("dot:dense", n, resident_peak_bytes=seen) for n in (1024, 2048)]
+    found += [rows.row("dot:dense", 4096, status="too_slow", resident_peak_bytes=None)]
+    assert list(trends.lines_of_memory(found, "forward")["dot:dense"]) == lengths
+    assert trends.fits(found, "forward")["dot:dense"].known == lengths[-1]
 
 
 def test_rows_without_a_result_are_no_points():

@@ -49,4 +49,4 @@ def test_a_resumed_run_refuses_other_data(name, tmp_path, monkeypatch):
     assert run(experiment, f"--resume={place}")[0] == 0
     paths[-1].write_text(text + OTHER[text])
     status, _, err = run(experiment, f"--resume={place}")
-    assert status == 2 and "is about another text than" in err and err.count("\n") == 1
+    assert status == 2 and "is about other data than" in err and err.count("\n") == 1

@@ -42,9 +42,9 @@ def test_a_row_of_the_first_step_alone_says_no_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr(curve.time, "perf_counter", lambda: now)
     progress = curve.Progress(4, 0, curve.Meter(), [])
-    now = 20.0
+    now = 2100.0
     progress.stepped(1)
     row = progress.rates(1, 40)
-    assert row["steps_per_second"] == 0.05 and "left" not in progress.line(1, row)
-    now = 21.0
+    assert row["steps_per_second"] == 0.0004762 and "left" not in progress.line(1, row)
+    now = 2101.0
     assert "1 steps/s  40 tokens/s  about 2 s left" in progress.line(2, progress.rates(2, 40))

@@ -29,7 +29,7 @@ def test_rows_of_other_data_are_refused_and_older_ones_are_not(tmp_path):
     first.require_same_input()
     first.add(Row("b"))
     rows_of(folder, input=now | {"name": "moved.txt"}).require_same_input()
-    with pytest.raises(Invalid, match=r"is about another text than a\.txt is now; start a new run"):
+    with pytest.raises(Invalid, match=r"is about other data than a\.txt is now; start a new run"):
         rows_of(folder, input=now | {"sha256": "2"}).require_same_input()
 
 

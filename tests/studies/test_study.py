@@ -74,10 +74,12 @@ class Toy(Study[Flags, Words]):
             tiny.batches(self.settings.batch_size, cell.seed),
             lambda: validation,
         )
-        # One width learns so fast that it is lost.
-        rate = 1e30 if cell["width"] == 13 else self.settings.learning_rate
-        return Training(task, OptimizerSettings(learning_rate=rate), self.settings.loop(
-            seed=cell.seed))  # fmt: skip
+        # One width learns so fast that it is lost, one in the training before its own.
+        loop = self.settings.loop(seed=cell.seed)
+        fast = Training(task, OptimizerSettings(learning_rate=1e30), loop)
+        optimizer = OptimizerSettings(learning_rate=self.settings.learning_rate)
+        before = fast if cell["width"] == 11 else None
+        return fast if cell["width"] == 13 else Training(task, optimizer, loop, before)
 
     def evaluations(self, cell):
         return ["", "nothing"]
@@ -175,11 +177,12 @@ def test_a_killed_run_comes_to_the_same_numbers(whole, run, tmp_path, monkeypatc
         jax.tree.map(np.testing.assert_array_equal, parameters[cell], Toy.kept[cell])
 
 
-def test_a_lost_training_leaves_the_others(run, tmp_path):
-    status, out, err = run("--widths=13,3", "--seeds=0")
+@pytest.mark.parametrize(("width", "flags"), [(13, ()), (11, ("--tune=1,3", "--steps=16"))])
+def test_a_lost_training_leaves_the_others(run, tmp_path, width, flags):
+    status, out, err = run(f"--widths={width},3", "--seeds=0", *flags)
     assert status == 1 and "lost: the " in out and "1 lost, and again in a resumed run" in out
     assert {row["cell"]["axes"]["width"] for row in rows_of(tmp_path / "run")} == {3}
-    assert "Lost: 13, seed 0 (the " in (tmp_path / "run/report.md").read_text()
+    assert f"Lost: {width}, seed 0 (the " in (tmp_path / "run/report.md").read_text()
 
 
 def test_a_learning_rate_is_found_once_for_all_seeds(run, tmp_path):
@@ -204,12 +207,15 @@ def test_a_learning_rate_is_found_once_for_all_seeds(run, tmp_path):
 
 
 def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
-    """Neither one that diverged nor one that was killed when all it had left was to clear away."""
+    """Neither one that diverged nor one that was killed when all it had left was to clear away.
+
+    All of other data are.
+    """
     flags = "--tune=1,3,1e32", "--widths=3", "--seeds=0", "--steps=16"
     trained, calls = runs.run_training, []
 
     def killed(task, **given):
-        calls.append(given["folder"].name)
+        calls.append(re.sub("(steps.)-.*", r"\1", given["folder"].name))
         if calls[-1] == "3-seed0" and calls.count("3-seed0") == 1:
             raise KeyboardInterrupt
         done = trained(task, **given)
@@ -221,9 +227,13 @@ def test_a_trial_that_is_done_is_not_made_again(run, tmp_path, monkeypatch):
     assert run(*flags)[0] == 130
     for status in (130, 0):
         assert run(f"--resume={tmp_path / 'run'}")[0] == status
+    (tmp_path / "run/results.jsonl").unlink()
+    (tmp_path / "words").write_text("other words")
+    again = run(f"--resume={tmp_path / 'run'}")[1]
+    assert again.count("trial of learning rate") == 3 + 2
     trials = [f"3-seed0-rate{x}" for x in ("0.01-steps2", "0.03-steps2", "1e+30-steps2")]
     trials += [f"3-seed0-rate{x}-steps4" for x in ("0.03", "0.01")]
-    assert sorted(calls[:5]) == sorted(trials) and calls[5:] == ["3-seed0", "3-seed0"]
+    assert sorted(calls[:5]) == sorted(trials) and calls[5:7] == ["3-seed0", "3-seed0"]
     assert [x.parent.name for x in (tmp_path / "run").glob("*/checkpoints")] == ["3-seed0"]
 
 
@@ -261,7 +271,7 @@ def test_other_data_and_other_flags_are_refused(run, tmp_path):
     assert run(again)[0] == 0
     (tmp_path / "words").write_text("other words")
     status, _, err = run(again)
-    assert status == 2 and "is about another text than words is now" in err
+    assert status == 2 and "is about other data than words is now" in err
 
 
 def row(width, seed, accuracy, **axes):

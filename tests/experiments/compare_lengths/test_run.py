@@ -181,7 +181,7 @@ def test_a_resumed_run_is_about_the_same_text(tmp_path, monkeypatch):
     rows_ = (path := folder.path / "results.jsonl").read_text().splitlines(keepends=True)
     for left in (rows_[1:], [rows_[0].replace('"ok"', '"killed"'), *rows_[1:]]):
         path.write_text("".join(left))
-        with pytest.raises(Invalid, match="is about another text than a text is now"):
+        with pytest.raises(Invalid, match="is about other data than a text is now"):
             run(tmp_path, monkeypatch, None, resume=folder.path)
 
 

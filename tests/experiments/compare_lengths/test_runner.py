@@ -7,10 +7,12 @@ import re
 import signal
 import time
 
+import numpy as np
 import pytest
 
 from attnlab.bench.case import Case
 from experiments.compare_lengths.runner import Runner, difference
+from experiments.compare_lengths.worker import some_of
 
 SMALL = dict(num_heads=2, head_dim=8, ops_only=True)
 OK = Case("dot", 32, **SMALL)
@@ -29,6 +31,12 @@ def test_a_case_is_measured(started):
     assert result.compile_seconds > 0 and result.calls_per_sample >= 1
     assert result.analysis_bytes >= 4 * 32 * 16 * 4  # three inputs and an output
     assert started.environment["platform"] == "cpu" and started.environment["versions"]["jax"]
+
+
+def test_values_are_compared_in_every_head_and_many_entries():
+    places = [int(x) for x in some_of(np.arange(4096 * 8 * 64))]  # of [L, N, H]
+    assert {place // 64 % 8 for place in places} == set(range(8))
+    assert len(places) == 512 and len({place % 64 for place in places}) > 32
 
 
 def test_what_would_not_fit_is_known_before_it_runs(started):

@@ -77,6 +77,9 @@ def test_each_seed_begins_with_the_model_of_that_seed(models, text):
             assert start.params is None
         else:
             assert (start.title, start.seed) == (cell["pretraining"], cell.seed)
+    fewer = {title: {1: by_seed[1]} for title, by_seed in study.data.models.items()}
+    other_starts = dataclasses.replace(study.data, models=fewer)
+    assert study.data.digest != other_starts.digest  # so that rows are of one set of starts
     with pytest.raises(Invalid, match="--seeds=2: .* was pre-trained with the seeds 0, 1; give"):
         open_data(dataclasses.replace(settings, seeds=(2,)))
 

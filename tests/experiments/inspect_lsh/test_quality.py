@@ -181,7 +181,7 @@ def test_an_interrupted_run_keeps_its_rows_and_goes_on(text, monkeypatch, capsys
     text.write_text("klmnopqrst" * 42)
     assert inspect_lsh.main(resume) == 2
     error = capsys.readouterr().err
-    assert "is about another text than" in error and error.count("\n") == 1
+    assert "is about other data than" in error and error.count("\n") == 1
 
 
 @pytest.mark.slow

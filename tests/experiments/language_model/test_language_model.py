@@ -81,7 +81,7 @@ def test_a_small_run_from_end_to_end(tmp_path, text, no_figures):
 
     text.write_bytes(text.read_bytes()[::-1])
     status, _, err = tiny.run(experiment, f"--resume={folder}")
-    assert status == 2 and "is about another text than" in err and err.count("\n") == 1
+    assert status == 2 and "is about other data than" in err and err.count("\n") == 1
 
 
 def train(parent):

@@ -55,6 +55,9 @@ def test_it_goes_on_from_another_run(pretraining, text, tmp_path):
     flags += ("--cache_dir", tmp_path / "cache", "--output_dir", tmp_path / "run")
     status, _, err = run(pretrain, *flags, "--learning_rate=1e-30")
     assert status == 0, err
+    runs = folder_of(tmp_path / "run"), pretraining
+    inputs = [rows_of(place)[0]["environment"]["input"] for place in runs]
+    assert len({one["sha256"] for one in inputs}) == 2  # of one text, but of other starts
     (after,) = pretrained.read(folder_of(tmp_path / "run"))
     (before,) = pretrained.read(pretraining / "mlm-80-10-10-seed0")
     assert_close(after.params, before.params, atol=1e-6)

@@ -42,19 +42,13 @@ CORPUS = Corpus("dates", {"test": Same("test")}, lambda joint: BYTES, "exact mat
 
 
 class Diagonal(Seq2Seq):
-    """Step t looks at the source's character t or, `late`, at the one before."""
-
-    late: bool = False
-
-    @property
-    def weights_follow_input(self):
-        return self.late
+    """Step t looks at the source's character t."""
 
     def encode(self, source, *, deterministic=True):
         return source
 
     def decode(self, memory, tokens, *, deterministic=True, decode=False, return_weights=False):
-        weights = jnp.eye(tokens.shape[1], memory.shape[1], -int(self.late))
+        weights = jnp.eye(tokens.shape[1], memory.shape[1])
         logits = jnp.zeros((*tokens.shape, NUM_SPECIAL + 256))
         return logits, jnp.broadcast_to(weights, (len(tokens), *weights.shape))
 
@@ -79,7 +73,6 @@ class Uniform(Diagonal):
     ("model", "entropy"),
     [
         (Diagonal(), 0),
-        (Diagonal(late=True), 0),
         (Uniform(), np.log(4)),
         (Uniform(looks=7, total=0.3), np.log(7)),
         (Uniform(looks=1), 0),
@@ -92,29 +85,18 @@ def test_the_entropy_is_of_the_shares_of_each_token(model, entropy):
     )
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_links_are_those_of_the_step_that_the_model_says(late):
-    model = Diagonal(late)
-    assert date_alignment_error(model, {}, CORPUS, BYTES) == 0
-    shown = alignments(model, {}, CORPUS, BYTES)
+def test_links_are_those_of_the_step_that_predicts_the_word():
+    assert date_alignment_error(Diagonal(), {}, CORPUS, BYTES) == 0
     length = len(TEXTS[0])
-    for one in shown:
+    for one in alignments(Diagonal(), {}, CORPUS, BYTES):
         np.testing.assert_array_equal(np.asarray(one.weights)[:length, :length], np.eye(length))
-        assert len(one.target) == np.shape(one.weights)[0] == length + (not late)  # and EOS
+        assert len(one.target) == np.shape(one.weights)[0] == length + 1  # and EOS
 
 
 def test_other_pairs_that_are_drawn_have_another_name():
     other = (Drawn("a", "b"),)
     assert CORPUS.drawn_name == dataclasses.replace(CORPUS, digest="x").drawn_name
     assert CORPUS.drawn_name != dataclasses.replace(CORPUS, drawn=other).drawn_name
-
-
-def test_luongs_scores_of_content_follow_the_word_that_is_read():
-    scores = ("location", "dot", "general", "concat")
-    assert [Luong(5, 5, score=name).weights_follow_input for name in scores] == [
-        False, True, True, True,
-    ]  # fmt: skip
-    assert not Seq2Seq().weights_follow_input
 
 
 def test_a_source_longer_than_luongs_locations_is_translated():
