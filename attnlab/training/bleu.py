@@ -25,8 +25,9 @@ __all__ = [
 
 LONGEST = (5, 10, 15, 20, 25, 30, 40, 50)
 RESAMPLINGS = 1000
-_CHINESE = re.compile("[\u3400-\u9fff]")
-_WORD = re.compile(r"[\u3400-\u9fff]|[^\s\u3400-\u9fff]+")
+_CHINESE = "\u3400-\u9fff"
+_OTHERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff"  # Thai, Lao, Myanmar, Khmer, kana
+_WORD = re.compile(f"[{_CHINESE}{_OTHERS}]|[^\\s{_CHINESE}{_OTHERS}]+")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,8 +87,9 @@ def corpus_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> Bleu:
 
     Detokenized text with one reference a sentence. Where a p_n has no match, sacrebleu's default
     smoothing (exp) stands in; where no hypothesis has n tokens, the score is 0. Its tokenizer is
-    "13a", which is what papers report as (detokenized) sacreBLEU, or "zh" where at least half of
-    the references' words are Chinese characters: to "13a" a sentence without blanks is one word.
+    "13a", which is what papers report as (detokenized) sacreBLEU; where at least half of the
+    references' `words` are characters of scripts without blanks, it is "zh" of Chinese and "char"
+    of others: to "13a" a sentence without blanks is one word.
 
     Args:
       hypotheses: translations to judge.
@@ -126,17 +128,23 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[str]) -> float:
 
 
 def words(text: str) -> int:
-    """How many words there are between white space; a Chinese character is one.
+    """How many words there are between white space.
 
-    >>> words("Ein Mann, der singt."), words("他唱歌")
-    (4, 3)
+    A character of a script without blanks is one: of Chinese, kana, Thai, Lao, Khmer, Burmese.
+
+    >>> words("Ein Mann, der singt."), words("他唱歌"), words("うたう")
+    (4, 3, 3)
     """
     return len(_WORD.findall(text))
 
 
 def _tokenizer_of(references: Sequence[str]) -> str:
-    characters = sum(len(_CHINESE.findall(text)) for text in references)
-    return "zh" if 2 * characters >= max(1, sum(map(words, references))) else "13a"
+    """The tokenizer of sacrebleu: "13a" of words; of scripts without blanks "zh" or "char"."""
+    text = "".join(references)
+    chinese, others = (len(re.findall(f"[{x}]", text)) for x in (_CHINESE, _OTHERS))
+    if 2 * (chinese + others) < max(1, sum(map(words, references))):
+        return "13a"
+    return "char" if others > chinese / 10 else "zh"
 
 
 @dataclasses.dataclass(frozen=True)

@@ -47,9 +47,11 @@ def preset_flag(presets: Collection[str]) -> Any:
     return flag(next(iter(presets)), about, choices=presets)
 
 
-def seeds_flag(default: tuple[int, ...]) -> Any:
+def seeds_flag(
+    default: tuple[int, ...],
+    about: str = "Seeds of parameters, dropout and data; each model is trained once for each.",
+) -> Any:
     """A field for seeds; three times one, as for the parts of the data, is below 2³¹."""
-    about = "Seeds of parameters, dropout and data; each model is trained once for each."
     return flag(default, about, least=0, below=2**29)
 
 

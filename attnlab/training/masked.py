@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from attnlab.core.tokens import PAD
 from attnlab.models.bert import Pretraining
+from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.objective import Batch, divisor, perplexity, token_sums
 
 __all__ = ["MaskedCrossEntropy"]
@@ -53,15 +54,11 @@ class MaskedCrossEntropy:
     def sums(self, outputs: Pretraining, batch: Batch) -> dict[str, jax.Array]:
         """Sums over masked tokens, and over pairs."""
         masked = token_sums(outputs.masked, batch["target"])
-        # Id 0 is PAD, which counts for nothing: the two classes take the ids 1 and 2.
-        pairs = token_sums(
-            jnp.pad(outputs.next.astype(jnp.float32), ((0, 0), (1, 0)), constant_values=-jnp.inf),
-            jnp.maximum(batch["next"] + 1, PAD),
-        )
+        pairs = ClassCrossEntropy().sums(outputs.next, {"label": batch["next"]})
         return {
             "masked_nll": masked["nll"],
             "masked_correct": masked["correct"],
-            "next_nll": pairs["nll"],
+            "next_nll": pairs["loss"],
             "next_correct": pairs["correct"],
         }
 

@@ -153,7 +153,7 @@ def gap_sections(rows: Sequence[Row], measure: str) -> Iterator[str]:
         mean, all_of = statistics.fmean(differences), {"comparisons": len(gaps)}
         width = intervals.half_width(differences, **all_of)
         side = intervals.side(0, differences, **all_of)
-        verdict = "decided" if side else "tie"
+        verdict = "decided"
         if side is None:
             verdict = intervals.describe_undecided(0, differences, **all_of)
         interval = "" if len(differences) < intervals.FEWEST else f" ± {width:.1f}"

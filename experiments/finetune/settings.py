@@ -6,7 +6,7 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 from attnlab.runs.flags import flag, format_value
-from attnlab.training.flags import TrainFlags
+from attnlab.training.flags import TrainFlags, seeds_flag
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.pretrained import TOKENIZERS, BertSizes
 from experiments.finetune.made import MADE, TASK_OF
@@ -69,11 +69,9 @@ class Settings(TrainFlags):
         "scratch (a model that was not pre-trained). Without it: tuned,scratch, or scratch.",
         choices=STARTS,
     )
-    seeds: tuple[int, ...] = flag(
+    seeds: tuple[int, ...] = seeds_flag(
         (0,),
         "Seeds; each trains a model that was pre-trained with the same seed, if there are several.",
-        least=0,
-        below=2**29,
     )
     steps: int | None = flag(None, "Number of steps. Without it: those of --epochs.", least=1)
     epochs: int = flag(

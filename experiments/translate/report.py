@@ -16,6 +16,7 @@ from attnlab.studies.study import Cell, Row, by_title
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 from attnlab.training.evaluation_figures import Alignment, alignment_figure, length_figure
 
+_OF_WEIGHTS = {"AER", "entropy of the weights"}  # scores of models that attend
 _VARIANCE = "gradient_variance"
 
 
@@ -45,7 +46,8 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
         yield f"![{measure} against the time of a step](frontier.svg)"
     if any("variance of the gradient" in row.scores for row in rows):
         yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
-    attend = [cell for cell in _first_cells(rows) if cell["model"] != "rnn_encdec"]
+    tested = _first_tests(rows).values()
+    attend = list(dict.fromkeys(x.cell for x in tested if _OF_WEIGHTS & x.scores.keys()))
     for model, some in _several(attend).items():
         titles = "; ".join(cell.title for cell in some)
         yield f"![Where {titles} look, each pair side by side](alignments_{model}.svg)"
@@ -75,7 +77,7 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
             )
     if lines := {title: one[_VARIANCE] for title, one in titles.items() if _VARIANCE in one}:
         made[_VARIANCE] = _variance_figure(lines)
-    first_cells = _first_cells(rows)
+    first_cells = {row.cell for row in _first_tests(rows).values()}
     drawn = {
         row.cell: [_alignment(one) for one in row.details["alignments"]]
         for row in rows
@@ -100,11 +102,6 @@ def figures(rows: Sequence[Row]) -> dict[str, Any]:
 def _first_tests(rows: Sequence[Row]) -> dict[str, Row]:
     """The first seed's test of each model by each search, by the title of the two."""
     return {title: some[0] for title, some in by_title([x for x in rows if x.scores]).items()}
-
-
-def _first_cells(rows: Sequence[Row]) -> list[Cell]:
-    """Each model of the first seed that was tested."""
-    return list(dict.fromkeys(row.cell for row in _first_tests(rows).values()))
 
 
 def _measure(rows: Sequence[Row]) -> str:

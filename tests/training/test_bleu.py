@@ -13,6 +13,7 @@ HYPOTHESES = ["the cat sat on the mat .", "a b"]
 REFERENCES = ["the cat is on the mat .", "a c"]
 
 CHINESE = ["我喜欢你，但是我不能去。", "他们在公园里玩。", "这个问题很难回答吗？"]
+JAPANESE = ["今日はとても寒いです。", "犬がいます。", "あなたはどこへ行きますか"]
 
 
 def test_bleu_by_hand():
@@ -36,11 +37,12 @@ def test_bleu_is_sacrebleus():
     assert found.signature.endswith(f"version:{sacrebleu.__version__}")
 
 
-def test_what_is_right_is_right_without_blanks_too():
+@pytest.mark.parametrize(("texts", "tokenizer"), [(CHINESE, "zh"), (JAPANESE, "char")])
+def test_what_is_right_is_right_without_blanks_too(texts, tokenizer):
     """To 13a a sentence without blanks is one word, of which there are no four in a row."""
-    found = corpus_bleu(CHINESE, CHINESE)
-    assert found.score == pytest.approx(100) and "|tok:zh|" in found.signature
-    short, long = by_length(CHINESE, CHINESE, CHINESE, longest=(8, 20))
+    found = corpus_bleu(texts, texts)
+    assert found.score == pytest.approx(100) and f"|tok:{tokenizer}|" in found.signature
+    short, long = by_length(texts, texts, texts, longest=(8, 20))
     assert (short.count, long.count) == (1, 2) and short.score == pytest.approx(long.score) == 100
     assert "|tok:13a|" in corpus_bleu(["a 男 b c d"], ["a 男 b c d"]).signature
 
