@@ -35,7 +35,7 @@ class Program:
       again: function of a number of calls -> seconds of one, on average; None = a call took too
         long for another one, and `one_call` is the sample.
       values: () -> the output [B, L, N, H] or the gradients of the inputs; none of modules.
-      one_call: seconds of a call, by the last one; of one that has run.
+      one_call: seconds of a call, of one that has run.
     """
 
     known: Result
@@ -49,13 +49,16 @@ class Program:
         """The number of calls of a sample."""
         return max(1, math.ceil(SAMPLE_SECONDS / self.one_call))
 
-    def wake(self) -> None:
-        """Runs for `WAKE_SECONDS`, unless one call takes as long: before samples after a pause."""
-        if self.one_call >= WAKE_SECONDS:
-            return
-        start = time.perf_counter()
-        while time.perf_counter() - start < WAKE_SECONDS:
-            self.run()
+    def wake(self) -> float:
+        """Runs for `WAKE_SECONDS`, unless one call takes as long: before samples after a pause.
+
+        Returns:
+          The seconds of the fastest call.
+        """
+        fastest, began = self.one_call, time.perf_counter()
+        while fastest < WAKE_SECONDS and time.perf_counter() - began < WAKE_SECONDS:
+            fastest = min(fastest, time_run(self.run))
+        return fastest
 
     def sample(self) -> float:
         """Seconds of one call, averaged over `calls`."""
@@ -98,7 +101,6 @@ def measure(
     if case.passes == ACCURACY:
         return dataclasses.replace(ready.known, error=distance(case, text, ready.values()[0]))
     seconds: list[float] = []
-    ready.wake()
     while len(seconds) < repeats:
         expected = ready.calls * (seconds[-1] if seconds else ready.one_call)
         if seconds and time.perf_counter() - began + expected > limit_seconds:
@@ -122,7 +124,7 @@ def prepare(
     run: bool = True,
     on_compiled: Callable[[Result], None] = lambda result: None,
 ) -> Program | Result:
-    """Compiles, sees whether it fits, runs once or twice and watches the memory.
+    """Compiles, sees whether it fits, watches the memory of a run or two, and wakes its threads.
 
     Args:
       case: case to prepare.
@@ -150,19 +152,15 @@ def prepare(
         return program
     on_compiled(program.known)
     device_peak_before = _device_peak(devices[0])
-
-    def time_run() -> float:  # inside of what watches it, which takes longer than short calls
-        start = time.perf_counter()
-        program.run()
-        return time.perf_counter() - start
-
-    one_call, extra = memory.peak_of(time_run)
+    # Timed inside of what watches it, which takes longer than short calls.
+    timed = functools.partial(time_run, program.run)
+    one_call, extra = memory.peak_of(timed)
     is_large = one_call > 1.0 and (extra or 0) > _LARGE_BYTES
     if one_call <= limit_seconds / 3 and not is_large:  # the first run also paid for threads
-        one_call, extra = memory.peak_of(time_run)
+        one_call, extra = memory.peak_of(timed)
     if case.keep_memory:
         keep_freed_memory()
-        one_call = time_run()  # so that there is memory to keep
+        one_call = timed()  # so that there is memory to keep
     device_peak = _device_peak(devices[0])
     arguments = program.known.argument_bytes or 0
     known = dataclasses.replace(
@@ -171,7 +169,9 @@ def prepare(
         device_peak_bytes=None if device_peak == device_peak_before else device_peak,
     )
     again = program.again if one_call <= limit_seconds / 3 else None
-    return dataclasses.replace(program, known=known, again=again, one_call=one_call)
+    ready = dataclasses.replace(program, known=known, again=again, one_call=one_call)
+    ready.one_call = ready.wake()
+    return ready
 
 
 def _torch(case: Case, text: inputs.Text) -> Program:
@@ -341,6 +341,13 @@ def distance(case: Case, text: inputs.Text, context: np.ndarray) -> float:
         true = weights @ v[:, :, :seen] / weights.sum(-1, keepdims=True)
         total += float(((context[:, i:last].swapaxes(1, 2) - true) ** 2).sum())
     return math.sqrt(total / context.size)
+
+
+def time_run(run: Callable[[], Any]) -> float:
+    """Seconds of a call of a program's `run`."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def sample(

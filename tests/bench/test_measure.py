@@ -35,13 +35,18 @@ def test_a_call_that_is_slow_while_it_is_watched_is_timed_with_memory_kept(monke
     assert measure.prepare(case, inputs.read(), limit_seconds=9).sample() < 9
 
 
-@pytest.mark.parametrize(("seconds", "before"), [(0.01, {"run"}), (0.2, set())])
-def test_a_short_program_works_before_its_first_sample(monkeypatch, seconds, before):
+@pytest.mark.parametrize(("seconds", "calls"), [(0.01, 3), (0.2, 1)])
+def test_a_short_program_works_before_its_first_sample_of_several_calls(monkeypatch, seconds, calls):
+    """The two calls that are watched are slow, as those that map memory may be."""
     done = []
-    result = Result(Case("exact", 16), "ok")
-    run = lambda: done.append("run") or time.sleep(seconds)  # noqa: E731
-    again = lambda calls: done.append("sample") or seconds  # noqa: E731
-    program = measure.Program(result, run, again, list, seconds)
-    monkeypatch.setattr(measure, "prepare", lambda *of, **how: program)
-    measure.measure(result.case, inputs.read(), repeats=2)
-    assert set(done[:-2]) == before and done[-2:] == ["sample", "sample"]
+
+    def run():
+        done.append("run")
+        time.sleep(seconds if len(done) < 3 else seconds / 10)
+
+    again = lambda calls: done.append("sample") or 9.0  # noqa: E731
+    program = measure.Program(Result(TINY, "ok"), run, again, list)
+    monkeypatch.setattr(measure, "_jax", lambda *of: program)
+    result = measure.measure(TINY, inputs.read(), repeats=2)
+    assert done[-2:] == ["sample", "sample"] and set(done[:-2]) == {"run"}
+    assert (len(done) > 4) == (calls > 1) and result.calls_per_sample >= calls
