@@ -9,8 +9,8 @@ to epoch and neither a resumed run nor another number of processes changes them.
 
 Beside the released code: documents need not be long (a chunk is at least two lines). A segment of
 another document begins at a random line from which as much text follows as the true segment has,
-so that lengths do not tell whether it follows. A random word is any id but PAD, which here says
-where a row ends.
+so that lengths do not tell whether it follows, and at no document's first line, which follows
+nothing and often looks like it. A random word is any id but PAD, which here says where a row ends.
 """
 
 from __future__ import annotations
@@ -151,6 +151,15 @@ class MaskedPairs:
         """Number of tokens before each line, and of all, [lines + 1]."""
         return np.cumsum([0, *(len(line) for lines in self.documents for line in lines)])
 
+    @functools.cached_property
+    def _tokens_left(self) -> np.ndarray:
+        """Number of tokens from a line to the end of its document, 0 of its first line, [lines]."""
+        begins, before = self._first_lines, self._first_tokens
+        ends = np.repeat(begins[1:], np.diff(begins))  # [lines]
+        left = before[ends] - before[:-1]
+        left[begins[:-1]] = 0
+        return left
+
     def __len__(self) -> int:
         return len(self.chunks)
 
@@ -168,15 +177,18 @@ class MaskedPairs:
         return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
 
     def _of_another(self, document: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Lines of another document: as few as have `size` tokens, or all if none has as many."""
+        """Lines of another document: as few as have `size` tokens, or all where none has as many.
+
+        They begin at no document's first line, as a segment that follows never does; where other
+        documents have one line each, they do.
+        """
         begins, before = self._first_lines, self._first_tokens
-        own = begins[document + 1] - begins[document]
-        line = int(rng.integers(begins[-1] - own))  # a document is as likely as it is long
-        line += own * (line >= begins[document])
-        other = int(np.searchsorted(begins, line, side="right")) - 1
+        left = self._tokens_left.copy()  # [lines]
+        left[begins[document] : begins[document + 1]] = -1
+        longest = min(size, left.max())
+        start = int(rng.choice(np.flatnonzero(left >= longest)))
+        other = int(np.searchsorted(begins, start, side="right")) - 1
         first, end = begins[other], begins[other + 1]
-        last = int(np.searchsorted(before[first:end], before[end] - size, side="right"))
-        start = first + int(rng.integers(max(last, 1)))
         stop = int(np.searchsorted(before, before[start] + size))
         return np.concatenate(self.documents[other][start - first : min(stop, end) - first])
 

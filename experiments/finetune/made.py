@@ -7,6 +7,7 @@
 The test lines are of the last documents, which `pretrain` holds out as well.
 """
 
+import functools
 import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -47,26 +48,28 @@ def examples(
     splits = {}
     for name, (some, count) in parts.items():
         rng = random.Random(f"{kind} {name}")
-        needed = 2 if kind == "follows" else 1
-        if len(some) < needed:
-            raise Invalid(
-                f"{path}: --held_out={held_out:g} of {len(training + last)} documents leaves "
-                f"{len(some)} for the {name} examples, and {kind} needs {needed}; give another "
-                "--held_out, or more documents, with blank lines between them"
-            )
         places = [
             (d, i)
             for d, lines in enumerate(some)
             for i, line in enumerate(lines)
             if len(line.split()) >= FEWEST and (kind != "follows" or i + 1 < len(lines))
         ]
+        needed = 2 if kind == "follows" else 1
+        usable = len({d for d, _ in places})
+        if usable < needed:
+            raise Invalid(
+                f"{path}: --held_out={held_out:g} of {len(training + last)} documents leaves "
+                f"{usable} for the {name} examples, and {kind} needs {needed}; give another "
+                "--held_out, or more documents, with blank lines between them"
+            )
         if len(places) < count:
             raise Invalid(
                 f"{path}: {len(places)} lines for {count} {name} examples of {kind}; give fewer, "
                 "or a longer text"
             )
         chosen = rng.sample(places, count)
-        splits[name] = [_MAKE[kind](some, d, i, rng, f"{path}, {name}") for d, i in chosen]
+        make = functools.partial(_follows, places) if kind == "follows" else _MAKE[kind]
+        splits[name] = [make(some, d, i, rng, f"{path}, {name}") for d, i in chosen]
     return splits
 
 
@@ -80,12 +83,23 @@ def _order(documents: Documents, d: int, i: int, rng: random.Random, where: str)
     return Classified((" ".join(words),), "swapped" if swapped else "written", where)
 
 
-def _follows(documents: Documents, d: int, i: int, rng: random.Random, where: str) -> Example:
+def _follows(
+    places: Sequence[tuple[int, int]],
+    documents: Documents,
+    d: int,
+    i: int,
+    rng: random.Random,
+    where: str,
+) -> Example:
+    """A line and one behind it, or one behind another place: alone it does not tell which.
+
+    Any line of a document would: the first one, often a heading, follows none.
+    """
     follows = rng.random() < 0.5
-    second = documents[d][i + 1]
-    if not follows:
-        other = rng.randrange(len(documents) - 1)
-        second = rng.choice(documents[other + (other >= d)])
+    other = d, i
+    while not follows and other[0] == d:
+        other = rng.choice(places)
+    second = documents[other[0]][other[1] + 1]
     return Classified((documents[d][i], second), "follows" if follows else "other", where)
 
 
@@ -108,6 +122,5 @@ def _spelling(documents: Documents, d: int, i: int, rng: random.Random, where: s
 
 _MAKE: dict[str, Callable[[Documents, int, int, random.Random, str], Example]] = {
     "order": _order,
-    "follows": _follows,
     "spelling": _spelling,
 }

@@ -262,6 +262,7 @@ def test_made_tasks_are_of_the_text_and_always_the_same(tmp_path, kind):
             else:
                 at = [TEXT.find(text) for text in one.texts]
                 assert (one.label == "follows") == (at[1] == at[0] + len(one.texts[0]) + 1)
+                assert "line0" not in one.texts[1]  # which no line is before
     with pytest.raises(Invalid, match=f"lines for 1000 train examples of {kind}; give fewer"):
         made.examples(kind, path, train=1000, test=8, held_out=0.3)
 
