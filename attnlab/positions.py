@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
+from attnlab.core.axes import widen
 from attnlab.core.checks import as_array, require
 from attnlab.core.shapes import fit
 
@@ -88,7 +89,8 @@ def learned(table: jax.Array, positions: ArrayLike) -> jax.Array:
     Raises:
       ValueError: if a known position is outside the table.
     """
-    return jnp.take(table, _require_within(positions, table.shape[0]), axis=0, mode="fill")
+    at = _require_within(positions, table.shape[0])
+    return jnp.take(widen(table), at, axis=0, mode="fill").astype(table.dtype)
 
 
 def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
@@ -120,7 +122,7 @@ def axial(tables: Sequence[jax.Array], positions: ArrayLike) -> jax.Array:
     parts = []
     for table, size in zip(reversed(tables), reversed(sizes), strict=True):
         digit = jnp.where(outside, size, at % size)
-        parts.append(jnp.take(table, digit, axis=0, mode="fill"))
+        parts.append(jnp.take(widen(table), digit, axis=0, mode="fill").astype(table.dtype))
         at = at // size
     return jnp.concatenate(parts[::-1], axis=-1)
 

@@ -144,6 +144,20 @@ def test_a_model_that_fails_at_a_length_is_told():
     report = testing.audit(at_most_8, vocab_size=5, contracts=["past"])
     assert "fails at 129 tokens: ValueError" in report.broken[0].words
     assert not testing.audit(at_most_8, vocab_size=5, length=8).broken
+    packs = lambda tokens, segment_ids=None: at_most_8(tokens)  # noqa: E731
+    assert not testing.audit(packs, vocab_size=5, length=8, contracts=["packing"]).broken
+
+
+@pytest.mark.parametrize(("factor", "length", "verdict"), [(1, 4, "yes"), (np.nan, 7, "no")])
+def test_a_cache_that_spoils_pieces_is_told(factor, length, verdict):
+    def decode(state, tokens):
+        return np.eye(5)[tokens] * (1 if tokens.shape[1] == 1 else factor), state
+
+    model = testing.as_model(
+        lambda tokens: np.eye(5)[tokens],
+        vocab_size=5, length=length, decode=decode, initial=lambda batch, length: 0,
+    )  # fmt: skip
+    assert testing.outcome(model, "cache").verdict == verdict
 
 
 def of_numpy(q, k, v, mask=None, *, scale=1.0):

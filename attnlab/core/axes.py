@@ -20,6 +20,7 @@ __all__ = [
     "merge_batch",
     "pad_to_multiple",
     "split_heads",
+    "widen",
 ]
 
 
@@ -97,3 +98,13 @@ def pad_to_multiple(x: jax.Array, axis: int, multiple: int) -> jax.Array:
     # Not -size % multiple: of a symbolic size `jax.export` would not know the whole for a multiple.
     behind = -(-size // multiple) * multiple - size
     return jnp.pad(x, [(0, behind if i == axis else 0) for i in range(x.ndim)])
+
+
+def widen(x: jax.Array) -> jax.Array:
+    """Numbers in float32 at least, to take entries from and to round these behind that.
+
+    The gradient of an entry is a sum over all that took it. It is added up in the dtype that the
+    entry is taken from; 16 bits would stop at 256 or 2,048 times its terms.
+    """
+    is_real = jnp.issubdtype(x.dtype, jnp.floating)
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32)) if is_real else x

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from attnlab.core.axes import widen
 from attnlab.core.checks import as_array, require
 from attnlab.core.shapes import fit
 
@@ -63,7 +64,8 @@ def rows_of(table: jax.Array, ids: jax.Array) -> jax.Array:
     Raises:
       ValueError: ids are not integers.
     """
-    return jnp.take(table, row_numbers(ids, len(table)), axis=0, mode="fill")
+    rows = jnp.take(widen(table), row_numbers(ids, len(table)), axis=0, mode="fill")
+    return rows.astype(table.dtype)
 
 
 def row_numbers(ids: jax.Array, count: int) -> jax.Array:

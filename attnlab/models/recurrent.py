@@ -38,8 +38,8 @@ class Embed(nn.Embed):
     """`nn.Embed`, but with NaN for a negative id too: it is no word counted from the last."""
 
     def __call__(self, inputs: jax.Array) -> jax.Array:
-        table = self.embedding if self.dtype is None else self.embedding.astype(self.dtype)
-        return rows_of(table, inputs)
+        rows = rows_of(self.embedding, inputs)
+        return rows if self.dtype is None else rows.astype(self.dtype)
 
 
 class Layer(nn.Module, kw_only=True):

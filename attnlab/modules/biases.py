@@ -15,6 +15,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from attnlab import biases
+from attnlab.core.axes import widen
 from attnlab.core.checks import as_size, require
 from attnlab.modules.conventions import Initializer
 
@@ -95,4 +96,4 @@ class RelativePositionBias(BiasModule, kw_only=True):
         )
         shape = (self.num_buckets, num_heads)
         table = self.param("embedding", self.embedding_init, shape, self.param_dtype)
-        return biases.Relative(jnp.take(table, buckets, axis=0).T)
+        return biases.Relative(jnp.take(widen(table), buckets, axis=0).astype(table.dtype).T)

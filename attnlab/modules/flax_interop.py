@@ -13,7 +13,7 @@ from attnlab import masks
 from attnlab.biases import Bias
 from attnlab.core.checks import require_instance
 from attnlab.ops.dropout import OnePattern
-from attnlab.ops.routes import AllPairs, Route, SamplingRoute, StatefulRoute
+from attnlab.ops.routes import AllPairs, Function, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
 
 __all__ = ["as_flax_attention_fn"]
@@ -108,12 +108,13 @@ class _AttentionFn:
                 "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
             )
         lengths = query.shape[-3], key.shape[-3]
-        decodes = isinstance(self.route, StatefulRoute) and lengths[0] == 1 < lengths[1]
+        has_places = isinstance(self.route, StatefulRoute | Function)
+        decodes = has_places and lengths[0] == 1 < lengths[1]
         if decodes or (self.route.by_position and lengths[0] != lengths[1]):
             raise NotImplementedError(
                 "Flax does not say where its queries stand, so a window needs one query a key, and "
-                f"LSH more than one query; got {lengths[0]} queries and {lengths[1]} keys "
-                "(decode with attnlab.MultiHeadAttention)"
+                "LSH or a function more than one query; got "
+                f"{lengths[0]} queries and {lengths[1]} keys (decode with attnlab.MultiHeadAttention)"
             )
         if not (mask is None or isinstance(mask, masks.Mask | str | type)):
             mask = jnp.asarray(mask) != 0  # Flax's own masks are floats of 0 and 1

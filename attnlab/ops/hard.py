@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec
 from jax.typing import ArrayLike
 
 from attnlab.biases import Bias
+from attnlab.core.axes import widen
 from attnlab.core.checks import as_share, require_key
 from attnlab.devices.meshes import on_explicit_axes, spec_of
 from attnlab.devices.split import by_device, divide_positions, heads_are_too_few, share_heads
@@ -133,7 +134,8 @@ def hard_attention(
             place, log_prob, entropy = jnp.full(shape, -1, jnp.int32), nothing, nothing
         else:
             place, log_prob, entropy = choose(x, seeds, precision=precision)
-        chosen = jnp.take_along_axis(x.v, jnp.maximum(place, 0)[..., None], axis=-2)
+        chosen = jnp.take_along_axis(widen(x.v), jnp.maximum(place, 0)[..., None], axis=-2)
+        chosen = chosen.astype(x.v.dtype)
         context = jnp.where(place[..., None] >= 0, chosen, 0)
         context = jnp.where(jnp.isnan(log_prob)[..., None], jnp.nan, context)  # as the soft one
         return context, *(y[..., None] for y in (place, log_prob, entropy))

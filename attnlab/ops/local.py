@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 
 from attnlab import masks
 from attnlab.biases import Bias
-from attnlab.core.axes import HeadLayout
+from attnlab.core.axes import HeadLayout, widen
 from attnlab.core.checks import as_array, as_count, require, require_dropout
 from attnlab.core.shapes import fit
 from attnlab.devices.meshes import on_explicit_axes, spec_of
@@ -194,7 +194,8 @@ def local_attention(
         """[*B, S, K, D] to [*B, T, 2·half_width + 1, K, D]."""
         number = positions.shape[-2] * positions.shape[-1]
         flat = jnp.clip(positions, 0, num_keys - 1).reshape(*x.shape[:-3], number, 1, 1)
-        return jnp.take_along_axis(x, flat, axis=-3).reshape(*positions.shape, *x.shape[-2:])
+        taken = jnp.take_along_axis(widen(x), flat, axis=-3).astype(x.dtype)
+        return taken.reshape(*positions.shape, *x.shape[-2:])
 
     # Every query is now an example of its own, with its own few keys.
     weights = attention_weights(

@@ -307,7 +307,8 @@ class Function(Exact):
     It is called as `function(q, k, v, mask=mask)`, with the keywords that a call uses and no
     others: mask, a value of `masks` (`mask.as_array(T, S)` makes booleans of it); bias;
     dropout_rate and dropout_key; precision. One that the function does not take is refused, but for
-    q_offset, the position of the first query while decoding, which the mask says too.
+    q_offset, the position of the first query while decoding. The mask says it too, but not where
+    the keys are another sequence's: a function of positions takes q_offset= there.
 
     Args:
       function: function of q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] that returns the

@@ -172,15 +172,18 @@ def packing(model: Model, seed: int) -> Found:
     """Two documents in a row, told apart by segment_ids, have the logits that each has alone."""
     if "segment_ids" not in model.keywords:
         raise Inapplicable("it takes no segment_ids= [B, T]")
-    first, second = model.draw(13, seed), model.draw(11, seed + 1)
-    both = np.concatenate([first, second], 1)
-    ids = np.tile([1] * 13 + [2] * 11, (ROWS, 1)).astype(np.int32)
-    packed, other = model(both, segment_ids=ids), model.draw(24, seed + 2)
-    for name, own in (("first", np.arange(13)), ("second", np.arange(13, 24))):
-        what = f"of the {name} of two packed documents, of 13 and 11 tokens"
+    length = min(24, model.length)
+    if length < 2:
+        raise Inapplicable("two documents need two tokens; give a greater length=")
+    cut = length - length * 11 // 24 if length > 2 else 1
+    both, other = model.draw(length, seed), model.draw(length, seed + 2)
+    ids = np.tile([1] * cut + [2] * (length - cut), (ROWS, 1)).astype(np.int32)
+    packed = model(both, segment_ids=ids)
+    for name, own in (("first", np.arange(cut)), ("second", np.arange(cut, length))):
+        what = f"of the {name} of two packed documents, of {cut} and {length - cut} tokens"
         alone = model(both[:, own], segment_ids=np.ones((ROWS, len(own)), np.int32))
         yield _compare(what, packed[:, own], alone, model.tolerance)
-        mixed = np.where(np.isin(np.arange(24), own), both, other)
+        mixed = np.where(np.isin(np.arange(length), own), both, other)
         moved = model(mixed, segment_ids=ids)[:, own]
         yield _compare(f"{what}, beside another", moved, packed[:, own], model.floor)
 
@@ -190,17 +193,19 @@ def source(model: Model, seed: int) -> Found:
     """The source of an example moves no other example, nor does the source's own padding."""
     if "source" not in model.keywords:
         raise Inapplicable("it takes no source= [B, S]")
-    tokens, own = model.draw(11, seed), model.draw(11, seed + 1)
+    length = min(11, model.length)
+    tokens, own = model.draw(length, seed), model.draw(length, seed + 1)
     alone = model(tokens, source=own)
-    mixed = np.concatenate([model.draw(11, seed + 2)[:-1], own[-1:]])
+    mixed = np.concatenate([model.draw(length, seed + 2)[:-1], own[-1:]])
     what = "of the last example, where the others have other sources"
     yield _compare(what, model(tokens, source=mixed)[-1], alone[-1], model.floor)
-    if "source_mask" not in model.keywords:
+    filled = min(5, model.length - length)
+    if "source_mask" not in model.keywords or not filled:
         return
-    is_ours = np.broadcast_to(np.arange(16) < 11, (ROWS, 16))
+    is_ours = np.broadcast_to(np.arange(length + filled) < length, (ROWS, length + filled))
     for filler in (0, model.vocab_size - 1):
-        padded = np.pad(own, [(0, 0), (0, 5)], constant_values=filler)
-        what = f"with 5 tokens {filler} as padding of the source"
+        padded = np.pad(own, [(0, 0), (0, filled)], constant_values=filler)
+        what = f"with {filled} tokens {filler} as padding of the source"
         got = model(tokens, source=padded, source_mask=is_ours)
         yield _compare(what, got, alone, model.tolerance)
 
@@ -210,10 +215,13 @@ def cache(model: Model, seed: int) -> Found:
     """Decoded by token, in random pieces, after a prefill, and past its end: the same logits."""
     if model.decode is None or model.initial is None:
         raise Inapplicable("it has no decode= and initial=")
+    if model.length < 3:
+        raise Inapplicable("pieces need three tokens; give a greater length=")
     length = min(37, model.length - 1)
     tokens = model.draw(length + 1, seed)[:2]
-    whole = model(tokens)
-    cuts = np.sort(np.random.default_rng(seed).choice(np.arange(1, length), 3, replace=False))
+    whole, places = model(tokens), np.arange(1, length)
+    size = min(3, len(places))
+    cuts = np.sort(np.random.default_rng(seed).choice(places, size, replace=False))
     pieces = {
         "token by token": range(1, length),
         f"in pieces that begin at {[0, *cuts.tolist()]}": cuts,
@@ -225,7 +233,7 @@ def cache(model: Model, seed: int) -> Found:
             for piece in np.split(tokens[:, :length], list(starts), axis=1):
                 logits, state = _decode(model, state, piece)
                 parts.append(logits)
-        except Invalid:
+        except _Raised:
             if how == "token by token":
                 raise
             continue  # it takes one token at a time, and says so
@@ -239,10 +247,14 @@ def cache(model: Model, seed: int) -> Found:
     yield _compare(what, logits, whole[:, length:], model.tolerance)
 
 
+class _Raised(Invalid):
+    """A user's code raised, so that there are no logits."""
+
+
 def _decode(model: Model, state: Any, tokens: np.ndarray) -> tuple[np.ndarray, Any]:
     assert model.decode is not None
     try:
         logits, state = call(model.decode, model.framework, state, tokens)
     except Exception as error:  # whatever a user's code raises is its answer
-        raise Invalid(f"decode(cache, tokens {tokens.shape}) raised {one_line(error)}") from None
+        raise _Raised(f"decode(cache, tokens {tokens.shape}) raised {one_line(error)}") from None
     return check_logits(model, logits, tokens.shape), state

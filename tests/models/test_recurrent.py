@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from attnlab import positions
+from attnlab.core.tokens import rows_of
 from attnlab.models.cells import (
     GRUCell,
     LSTMCell,
@@ -12,7 +14,8 @@ from attnlab.models.cells import (
     orthogonal_blocks,
     uniform_around_zero,
 )
-from attnlab.models.recurrent import Recurrent, add_residual
+from attnlab.models.recurrent import Embed, Recurrent, add_residual
+from attnlab.modules.biases import RelativePositionBias
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import EXACT
 
@@ -75,3 +78,23 @@ def test_a_dense_residual_is_of_all_inputs_below():
     inputs, output = [jnp.full((B, N), 1.0), jnp.full((B, N), 10.0)], jnp.full((B, N), 100.0)
     added = {kind: add_residual(kind, output, inputs)[0, 0] for kind in (None, "add", "dense")}
     assert added == {None: 100, "add": 110, "dense": 111}
+
+
+TABLES = {  # how a row of a table is taken
+    "words": lambda x, ids: Embed(2, 1, dtype=x.dtype).apply({"params": {"embedding": x}}, ids),
+    "rows": rows_of,
+    "learned positions": positions.learned,
+    "axial positions": lambda x, ids: positions.axial([x], ids),
+    "relative positions": lambda x, ids: RelativePositionBias(
+        num_buckets=2, max_distance=2, bidirectional=False, param_dtype=x.dtype
+    ).apply({"params": {"embedding": x}}, 1, 1, len(ids)).by_distance,
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_half_precision_sums_the_gradient_of_a_row_in_float32(name):
+    """Of 512 that took it: bfloat16 would stop at 256."""
+    table, ids = jnp.zeros((2, 1), jnp.bfloat16), jnp.zeros((512,), int)
+    taken = TABLES[name]
+    gradient = jax.grad(lambda x: taken(x, ids).astype(jnp.float32).sum())(table)
+    assert gradient[0, 0] == 512

@@ -241,9 +241,16 @@ def test_dtype_is_flax_s():
     assert jax.eval_shape(lambda: of_nnx(fn(), dtype=jnp.bfloat16)(x)).dtype == jnp.bfloat16
 
 
-def test_lsh_is_refused_while_flax_decodes():
-    """Flax does not say where in the cache the query stands; the page of refusals has a window."""
-    x, route = sequence(), routes.LSH(1, num_buckets=2, shared_qk=False)
+WITHOUT_PLACES = {
+    "lsh": routes.LSH(1, num_buckets=2, shared_qk=False),
+    "function": routes.Function(lambda q, k, v, *, mask: q),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT_PLACES)
+def test_what_asks_where_a_query_stands_is_refused_while_flax_decodes(name):
+    """Flax does not say it; the page of refusals has a window."""
+    x, route = sequence(), WITHOUT_PLACES[name]
     module = linen(as_flax_attention_fn(route=route), decode=True)
 
     def decode(x):

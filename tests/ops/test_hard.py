@@ -1,5 +1,7 @@
 """Hard attention: what is chosen, and that REINFORCE's mean is the exact gradient."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,3 +209,14 @@ def test_entropy_over_blocks_whose_largest_logits_rise():
     entropy = np.asarray(hard(q, k, k, score=scores.Dot(1.0)).entropy)
     weights = np.exp(k.ravel()) / np.exp(k.ravel()).sum()
     np.testing.assert_allclose(entropy[0, :, 0], entropy_of(weights, np), rtol=1e-5)
+
+
+def test_half_precision_sums_over_queries_in_float32():
+    """Of queries that choose one value, 16 bits would count 256; of 7 blocks' keys 900, not 904."""
+    q = jnp.full((1, 7 * 256, 1, 1), 1 + 2**-7, jnp.bfloat16)
+    x = jnp.zeros((1, 2, 1, 1), jnp.bfloat16)
+    choose = functools.partial(hard_attention, q, score=scores.Dot(1.0))
+    of_values = jax.grad(lambda v: choose(x, v).context.astype(jnp.float32).sum())(x)
+    assert of_values[0, :, 0, 0].tolist() == [7 * 256, 0]
+    of_keys = jax.grad(lambda k: choose(k, x).log_prob.sum())(x)  # half of a query for each
+    assert of_keys[0, :, 0, 0].tolist() == [904, -904]

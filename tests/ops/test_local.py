@@ -201,3 +201,14 @@ def test_a_center_that_is_nan_is_not_hidden():
     assert np.isnan(context[0, 1]).all()
     context[0, 1] = 0
     assert np.isfinite(context).all()
+
+
+def test_half_precision_sums_over_queries_in_float32():
+    """Of 512 queries that look at one place: bfloat16 would stop at 256."""
+    q, x = jnp.ones((1, 512, 1, 2), jnp.bfloat16), jnp.ones((1, 3, 1, 2), jnp.bfloat16)
+
+    def total(v):
+        found = local_attention(q, 0 * x, v, centers=jnp.ones((1, 512)), half_width=0)
+        return found.astype(jnp.float32).sum()
+
+    assert jax.grad(total)(x)[0, :, 0, 0].tolist() == [0, 512, 0]

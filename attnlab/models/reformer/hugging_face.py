@@ -133,15 +133,20 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
         "activation": ACTIVATIONS[config["hidden_act"]],
         "norm_epsilon": config["layer_norm_eps"],
         "dropout_rate": config["hidden_dropout_prob"],
+        "hidden_dropout_rate": config["hidden_dropout_prob"],
     }
     c = changed_config(TransformerConfig(config["vocab_size"], **given), changed)
     buckets = config["num_buckets"]
+    rates = {
+        kind: changed.get("attention_dropout_rate", config[f"{kind}_attention_probs_dropout_prob"])
+        for kind in ("local", "lsh")
+    }
     attentions = {
         "local": c.attention(
             routes.Chunked(
                 config["local_attn_chunk_length"], look_back=config["local_num_chunks_before"]
             ),
-            dropout_rate=config["local_attention_probs_dropout_prob"],
+            dropout_rate=rates["local"],
         ),
         "lsh": c.attention(
             routes.LSH(
@@ -150,7 +155,7 @@ def _model(config: Mapping[str, Any], changed: Mapping[str, Any]) -> Reformer:
                 chunk_size=config["lsh_attn_chunk_length"],
                 options=dataclasses.replace(TRAX, look_back=config["lsh_num_chunks_before"]),
             ),
-            dropout_rate=config["lsh_attention_probs_dropout_prob"],
+            dropout_rate=rates["lsh"],
         ),
     }
     return Reformer(c, tuple(attentions[kind] for kind in config["attn_layers"]))

@@ -277,10 +277,12 @@ class Reformer(LanguageModel):
         self.inputs = Inputs(c)
         self.decoder = ReversibleStack(c, pattern_of(c, attention), self.stream_dtype)
         self.norm = layer_norm(c)
+        self.drop = nn.Dropout(c.dropout_rate)
         self.softmax = dense(c, c.vocab_size, makes_logits=True)
 
     def logits_of(self, x: jax.Array, **options: Any) -> jax.Array:
-        return self.softmax(self.norm(self.decoder(x, **options)))
+        x = self.norm(self.decoder(x, **options))
+        return self.softmax(self.drop(x, deterministic=options["deterministic"]))
 
     @classmethod
     def enwik8(cls, **changed: Any) -> Reformer:
@@ -309,6 +311,7 @@ class Reformer(LanguageModel):
             "axial_widths": (256, 768),
             "dropout_rate": 0.2,
             "attention_dropout_rate": 0.2,
+            "hidden_dropout_rate": 0.2,
             "scan_layers": True,
         }
         config = TransformerConfig(258, **(given | changed))

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from attnlab.core.axes import pad_to_multiple
+from attnlab.core.axes import pad_to_multiple, widen
 from attnlab.devices.meshes import vary_like
 from attnlab.ops import dropout
 from attnlab.ops.blockwise import engine
@@ -52,6 +52,8 @@ def choose(
     bias = None if x.bias is None else x.bias.padded(q.shape[-2], k.shape[-2])
     # [S/bk, B, K, 1, bk, H] and [S/bk]
     k_blocks, k_starts = _cut(k, block_k)
+    # Every block of queries adds to the gradients of these.
+    wide_score, k_blocks = jax.tree.map(widen, (x.score, k_blocks))
 
     def query_block(inputs):
         q, first_q = inputs
@@ -59,9 +61,11 @@ def choose(
 
         def key_block(state, inputs):
             k, first_k = inputs
+            k = k.astype(x.k.dtype)
+            score = jax.tree.map(lambda wide, like: wide.astype(like.dtype), wide_score, x.score)
             k_positions = first_k + jnp.arange(block_k)
             # [B, K, G, bq, bk]
-            logits = x.score.logits(q, k, precision=precision)
+            logits = score.logits(q, k, precision=precision)
             real = k_positions < num_keys
             logits = engine.visible_logits(logits, bias, mask, first_q, first_k, real)
             noise = None

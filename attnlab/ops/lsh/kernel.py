@@ -74,7 +74,7 @@ def kernel_for(
     kernel = Kernel(platform, config, geometry.causal)
 
     def first_round():
-        only = jnp.arange(1)
+        only = jnp.arange(1, dtype=jnp.int32)
         return _in_order(kernel, _rows(settings, q, v, 1.0, order, only), only)
 
     return kernels_for(platform).refusal(*jax.eval_shape(first_round), config) or kernel

@@ -73,6 +73,12 @@ def test_equals_the_rounds(name, monkeypatch):
     assert_equal_to_sorted(KERNEL, CASES[name])
 
 
+def test_it_is_made_under_x64(x64):
+    qk, v, _, buckets = (x.astype(jnp.float32) for x in arrays(40, 2))
+    attend = functools.partial(lsh_attention, chunk_size=8, implementation=KERNEL)
+    assert jax.eval_shape(attend, qk, v, buckets.astype(int)).dtype == jnp.float32
+
+
 def test_rounds_in_turns(monkeypatch):
     """As few at a time as fit: a round is merged with those of its turn and of turns before."""
     monkeypatch.setattr(kernel, "kernels_for", lambda platform: plain_kernels)
