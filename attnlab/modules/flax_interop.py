@@ -113,8 +113,8 @@ class _AttentionFn:
         if decodes or (self.route.by_position and lengths[0] != lengths[1]):
             raise NotImplementedError(
                 "Flax does not say where its queries stand, so a window needs one query a key, and "
-                "LSH or a function more than one query; got "
-                f"{lengths[0]} queries and {lengths[1]} keys (decode with attnlab.MultiHeadAttention)"
+                f"LSH or a function more than one query; got {lengths[0]} queries and {lengths[1]}"
+                " keys (decode with attnlab.MultiHeadAttention)"
             )
         if not (mask is None or isinstance(mask, masks.Mask | str | type)):
             mask = jnp.asarray(mask) != 0  # Flax's own masks are floats of 0 and 1

@@ -134,7 +134,7 @@ class MultiHead(AttentionBase):
         context = call(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
             fits = jnp.logical_and(fits, q_offset + q.shape[-3] <= k.shape[-3])
-            # A mask of the new queries alone, not of the whole sequence, would count their place twice.
+            # A mask of the new queries alone would count their place twice.
             fits = jnp.logical_and(fits, jnp.all(masks.first_position(whole) == 0))
         if fits is not True:
             context = jnp.where(fits, context, jnp.nan)

@@ -28,8 +28,8 @@ class AttendedCrossEntropy(TokenCrossEntropy):
     summed over sentences. The second term is REINFORCE: its gradient is on average that of the
     expected log-likelihood with respect to what α is made of. The fourth, doubly stochastic
     attention, asks that every source word be read once, which is possible only where the target has
-as many words as the source. (The paper's model also multiplies the context by a gate β_t, §4.2.1,
-which models here do not have.) Over tokens or sentences as the loss.
+    as many words as the source. (The paper's model also multiplies the context by a gate β_t,
+    §4.2.1, which models here do not have.) Over tokens or sentences as the loss.
 
     The keywords of `TokenCrossEntropy` belong to it too.
 

@@ -36,7 +36,7 @@ def test_a_call_that_is_slow_while_it_is_watched_is_timed_with_memory_kept(monke
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.01, 3), (0.2, 1)])
-def test_a_short_program_works_before_its_first_sample_of_several_calls(monkeypatch, seconds, calls):
+def test_a_short_program_works_before_it_is_timed_in_batches(monkeypatch, seconds, calls):
     """The two calls that are watched are slow, as those that map memory may be."""
     done = []
 

@@ -85,9 +85,13 @@ TABLES = {  # how a row of a table is taken
     "rows": rows_of,
     "learned positions": positions.learned,
     "axial positions": lambda x, ids: positions.axial([x], ids),
-    "relative positions": lambda x, ids: RelativePositionBias(
-        num_buckets=2, max_distance=2, bidirectional=False, param_dtype=x.dtype
-    ).apply({"params": {"embedding": x}}, 1, 1, len(ids)).by_distance,
+    "relative positions": lambda x, ids: (
+        RelativePositionBias(
+            num_buckets=2, max_distance=2, bidirectional=False, param_dtype=x.dtype
+        )
+        .apply({"params": {"embedding": x}}, 1, 1, len(ids))
+        .by_distance
+    ),
 }
 
 
