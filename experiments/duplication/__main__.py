@@ -28,8 +28,8 @@ from experiments.duplication.settings import DRAW, Settings, length_of
 TRAINING, VALIDATION, TEST = range(3)  # added to the seed of the words
 VALIDATION_BATCHES = 4
 VARIED = "lsh-4"  # what the grid trains with each of the hashings
-# Times the steps for what learns later, where no paper says how many: one round shows a query little
-# of what it needs, and to one that sees itself nothing is as near.
+# Times the steps for what learns later, where no paper says how many: one round shows a query
+# little of what it needs, and to one that sees itself nothing is as near.
 LONGER = {"lsh-1": 2, "plain": 3}
 # How the table of learned positions begins.
 POSITIONS = {"sinusoid": sinusoid_init, "normal": nn.initializers.normal(1.0)}

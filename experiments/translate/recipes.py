@@ -1,8 +1,8 @@
 """The presets of `translate`: its flags, and for each model how it is trained."""
 
 import dataclasses
-import math
 import json
+import math
 from collections.abc import Mapping
 from typing import Any
 
