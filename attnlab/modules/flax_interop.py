@@ -108,7 +108,9 @@ class _AttentionFn:
                 "attn_weights_value_einsum (leave the Flax module's ..._einsum_cls unset)"
             )
         lengths = query.shape[-3], key.shape[-3]
-        has_places = isinstance(self.route, StatefulRoute | Function)
+        # Flax always has a mask while it decodes; a single query without one pools.
+        may_ask = isinstance(self.route, Function) and mask is not None
+        has_places = isinstance(self.route, StatefulRoute) or may_ask
         decodes = has_places and lengths[0] == 1 < lengths[1]
         if decodes or (self.route.by_position and lengths[0] != lengths[1]):
             raise NotImplementedError(

@@ -261,6 +261,13 @@ def test_what_asks_where_a_query_stands_is_refused_while_flax_decodes(name):
         jax.eval_shape(decode, x)
 
 
+def test_a_function_of_one_query_pools():
+    mean = lambda q, k, v: jnp.broadcast_to(v.mean(-3, keepdims=True), q.shape)  # noqa: E731
+    module, x = linen(as_flax_attention_fn(route=routes.Function(mean))), sequence()
+    variables = init(module, x[:, :1], x)
+    assert apply(module, variables, x[:, :1], x).shape == (B, 1, x.shape[-1])
+
+
 def parameters_of(make, x):
     """Of Flax's module, in the layout of `MultiHeadAttention`: it is the same."""
     if make is linen:
