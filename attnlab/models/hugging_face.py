@@ -36,10 +36,10 @@ ACTIVATIONS = {
 }
 
 
-# Fields that change no number that is computed. Layers that are scanned are refused on their own.
+# Fields that change no number that is computed. Scanned layers have other parameters.
 _FREE = (
     "dtype", "param_dtype", "dropout_rate", "attention_dropout_rate", "hidden_dropout_rate",
-    "feed_forward_chunk", "remat", "scan_layers", "kernel_init", "embedding_init", "position_init",
+    "feed_forward_chunk", "remat", "kernel_init", "embedding_init", "position_init",
 )  # fmt: skip
 
 

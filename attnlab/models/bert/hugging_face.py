@@ -44,9 +44,6 @@ def from_hugging_face(
       KeyError: a configuration that lacks something.
     """
     c = _config(config, changed)
-    require(
-        not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
-    )
     places = _places(c)
     params = read(places, weights, c.param_dtype, prefix="bert.", besides=(*_BUFFERS, *_AGAIN))
     return BertPretraining(c), {"params": params}

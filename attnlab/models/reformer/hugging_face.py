@@ -58,9 +58,6 @@ def from_hugging_face(
     """
     model = _model(config, changed)
     c = model.config
-    require(
-        not c.scan_layers, "weights are laid out a layer each; got scan_layers=True (leave it out)"
-    )
     bias = next((name for name in _BIASES if name in weights), _BIASES[-1])
     places = _places(c, config["attn_layers"], bias)
     params = read(places, weights, c.param_dtype, prefix="reformer.", besides=_AGAIN)
