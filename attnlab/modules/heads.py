@@ -87,7 +87,6 @@ class MultiHead(AttentionBase):
         self._require_route(cross=cross, decode=decode)
         mask, fits = read_mask(mask)
         mask = masks.combine(masks.Causal() if is_causal else None, self.make_mask(mask))
-        whole = mask
         query, key, value = as_query_key_value(self, query, key, value)
         q_offset = tokens_before(host, query.shape[-2]) if decode else 0
         dropout = dropout_options(self, host, deterministic, key=dropout_rng)
@@ -134,8 +133,6 @@ class MultiHead(AttentionBase):
         context = call(score, q, k, v, **options, **dropout, **hashing)
         if decode and not cross:
             fits = jnp.logical_and(fits, q_offset + q.shape[-3] <= k.shape[-3])
-            # A mask of the new queries alone would count their place twice.
-            fits = jnp.logical_and(fits, jnp.all(masks.first_position(whole) == 0))
         if fits is not True:
             context = jnp.where(fits, context, jnp.nan)
         out = host.apply_linear("out", layers["out"], context)

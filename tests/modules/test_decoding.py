@@ -111,20 +111,6 @@ def test_other_scores_decode(name):
     np.testing.assert_allclose(got, true, **EXACT)
 
 
-def test_a_mask_that_says_again_where_the_new_tokens_stand_is_nan_under_jit():
-    """It would count their place twice; outside of jit it is refused."""
-    module, x = mha(rotary=True), sequence()
-    variables = empty_cache(module)
-
-    @jax.jit
-    def first_token(place):
-        mask = masks.Causal(place)
-        options = {"decode": True, "mutable": ["cache"], "mask": mask}
-        return module.apply(variables, x[:, :1], **options)[0]
-
-    assert not jnp.isnan(first_token(0)).any() and jnp.isnan(first_token(1)).all()
-
-
 def test_prompts_of_different_lengths_are_padded_in_front():
     """Each example is as if it were alone, without its padding; rotary sees distances only."""
     padding = np.array([0, 4, 1])
