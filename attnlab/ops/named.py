@@ -38,6 +38,86 @@ class Options(TypedDict, total=False):
     precision: jax.lax.PrecisionLike
 
 
+@of_masks
+def dot_product_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: float | None = None,
+    mask: Mask | ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
+
+    Args:
+      q: queries [*B, T, N, H].
+      k: keys [*B, S, K, H].
+      v: values [*B, S, K, D].
+      scale: factor of the logits; None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al.
+        2015, §3.1, "dot".
+      mask: mask or boolean array, as for `attention`.
+      bias: term added to the logits, as for `attention`.
+      dropout_rate: probability of dropping a weight.
+      dropout_key: a PRNG key, needed if dropout_rate > 0.
+      implementation: None, a name or `Pallas(...)`, as for `attention`.
+      precision: precision of the matrix products.
+
+    Returns:
+      [*B, T, N, D].
+    """
+    return attention(
+        Dot(scale),
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        implementation=implementation,
+        precision=precision,
+    )
+
+
+@of_masks
+def cosine_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    scale: ArrayLike = 1.0,
+    mask: Mask | ArrayLike | None = None,
+    bias: Bias | ArrayLike | None = None,
+    dropout_rate: float = 0.0,
+    dropout_key: jax.Array | None = None,
+    implementation: Implementation = None,
+    precision: jax.lax.PrecisionLike = None,
+) -> jax.Array:
+    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
+
+    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
+    is a number or a learned array [] or [N]; with 1.0 no weight is more than e² times another. The
+    other keywords are those of `attention`.
+    """
+    return attention(
+        Cosine(scale),
+        q,
+        k,
+        v,
+        mask=mask,
+        bias=bias,
+        dropout_rate=dropout_rate,
+        dropout_key=dropout_key,
+        implementation=implementation,
+        precision=precision,
+    )
+
+
 def _with_keywords(function: _Function) -> _Function:
     """Decorates what hands **options to `attention`: its signature shows these keywords."""
     signature = inspect.signature(function)
@@ -47,42 +127,6 @@ def _with_keywords(function: _Function) -> _Function:
     described: Any = function
     described.__signature__ = signature.replace(parameters=[*arguments, *keywords])
     return of_masks(function)
-
-
-@_with_keywords
-def dot_product_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: float | None = None,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Scaled dot-product attention, softmax(q kᵀ · scale) v: `attention` with `scores.Dot`.
-
-    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
-    is a factor of the logits; None = 1/√H (Vaswani et al. 2017, §3.2.1); 1.0 = Luong et al. 2015,
-    §3.1, "dot". The other keywords are those of `attention`.
-    """
-    return attention(Dot(scale), q, k, v, **options)
-
-
-@_with_keywords
-def cosine_attention(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
-    *,
-    scale: ArrayLike = 1.0,
-    **options: Unpack[Options],
-) -> jax.Array:
-    """Cosine attention, logits scale · cos(q, k): `attention` with `scores.Cosine`.
-
-    q [*B, T, N, H], k [*B, S, K, H] and v [*B, S, K, D] give the context [*B, T, N, D]. The scale
-    is a number or a learned array [] or [N]; with 1.0 no weight is more than e² times another. The
-    other keywords are those of `attention`.
-    """
-    return attention(Cosine(scale), q, k, v, **options)
 
 
 @_with_keywords
