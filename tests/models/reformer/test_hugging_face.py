@@ -140,7 +140,7 @@ def test_a_saved_configuration_leaves_out_what_is_usual(theirs):
     del usual["chunk_size_feed_forward"]
     model, _ = from_hugging_face(usual, theirs.state_dict())
     assert model.config.feed_forward_chunk is None
-    with pytest.raises(ValueError, match="a layer each; got scan_layers=True"):
+    with pytest.raises(ValueError, match="scan_layers says what is computed"):
         from_hugging_face(usual, theirs.state_dict(), scan_layers=True)
 
 
