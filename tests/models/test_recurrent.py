@@ -14,7 +14,7 @@ from attnlab.models.cells import (
     orthogonal_blocks,
     uniform_around_zero,
 )
-from attnlab.models.recurrent import Embed, Recurrent, add_residual
+from attnlab.models.recurrent import Recurrent, add_residual
 from attnlab.modules.biases import RelativePositionBias
 from tests.models import rnn_oracle
 from tests.models.rnn_checks import EXACT
@@ -81,7 +81,6 @@ def test_a_dense_residual_is_of_all_inputs_below():
 
 
 TABLES = {  # how a row of a table is taken
-    "words": lambda x, ids: Embed(2, 1, dtype=x.dtype).apply({"params": {"embedding": x}}, ids),
     "rows": rows_of,
     "learned positions": positions.learned,
     "axial positions": lambda x, ids: positions.axial([x], ids),
