@@ -141,7 +141,8 @@ def words(text: str) -> int:
 def _tokenizer_of(references: Sequence[str]) -> str:
     """The tokenizer of sacrebleu: "13a" of words; of scripts without blanks "zh" or "char"."""
     text = "".join(references)
-    chinese, others = (len(re.findall(f"[{x}]", text)) for x in (_CHINESE, _OTHERS))
+    chinese = len(re.findall(f"[{_CHINESE}]", text))
+    others = len(re.findall(f"[{_OTHERS}]", text))
     if 2 * (chinese + others) < max(1, sum(map(words, references))):
         return "13a"
     return "char" if others > chinese / 10 else "zh"

@@ -91,7 +91,8 @@ def test_ids_are_behind_the_special_ones():
 def test_the_first_operator_alone_tells_a_third_of_the_classes():
     """So a model that is right in 35 % of the expressions may have read no other token."""
     behind = collections.defaultdict(collections.Counter)
-    train, test = (ListOps(32, 255, seed=seed, size=1000) for seed in (0, 1))
+    train = ListOps(32, 255, seed=0, size=1000)
+    test = ListOps(32, 255, seed=1, size=1000)
     for example in train:
         behind[example["text"].split()[0]][example["label"]] += 1
     guess = {operator: labels.most_common(1)[0][0] for operator, labels in behind.items()}
