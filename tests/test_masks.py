@@ -298,3 +298,9 @@ def test_the_leaves_of_a_mask_may_be_anything(make):
     zeros = jax.vjp(lambda mask: jnp.float32(0), mask)[1](jnp.float32(1))[0]
     assert jax.tree.structure(zeros) == tree
     assert jax.eval_shape(lambda mask: mask, mask).__class__ is type(mask)
+
+
+def test_positions_may_be_a_list_in_a_mask_that_jit_is_given():
+    mask = masks.Causal([0, 2]) & masks.Padding([5, 3])
+    seen = jax.jit(lambda mask: mask.as_array(3, 5))(mask)
+    np.testing.assert_array_equal(seen, mask.as_array(3, 5))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -15,7 +16,9 @@ def as_position(x: Any) -> Any:
     """Integers as Python's int or int32; what int32 does not hold becomes the nearest it does."""
     if isinstance(x, int | np.integer):
         return max(-LARGEST, min(int(x), LARGEST))
-    lib = np if isinstance(x, list | tuple | np.ndarray) else jnp  # JAX cuts 64 bits to 32
+    # JAX cuts 64 bits to 32. A list of a mask that is an argument of `jit` is one of tracers.
+    is_traced = any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+    lib = np if isinstance(x, list | tuple | np.ndarray) and not is_traced else jnp
     x = lib.asarray(x)
     if x.dtype == jnp.int32:
         return x

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
+import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import flatten_dict, unflatten_dict
 
@@ -153,13 +154,17 @@ def read(
 
 
 def write(places: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Their weights by name, of our parameters; the inverse of `read`.
+    """Their weights by name, of our parameters; the inverse of `read`, bfloat16 as float32.
 
     Raises:
       ValueError: a parameter is missing, of another shape, or has no place.
     """
     flat = flatten_dict(places, sep="/")
-    given = {name: np.asarray(x) for name, x in flatten_dict(nn.unbox(params), sep="/").items()}
+    # Copies, which torch may write into. NumPy, and so torch, has no bfloat16.
+    given = {
+        name: np.array(x, jnp.promote_types(x.dtype, jnp.float16))
+        for name, x in flatten_dict(nn.unbox(params), sep="/").items()
+    }
     _require_fit("parameters", {name: place.ours for name, place in flat.items()}, given)
     return {place.name: place.write(given[name]) for name, place in flat.items()}
 

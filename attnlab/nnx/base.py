@@ -200,17 +200,20 @@ class Call:
       query: query of the call.
       rngs: random numbers of the call; None = those of the module.
       sow_weights: whether weights are sown, as Flax's modules do.
+      decode: whether it decodes; then it draws no hash key, as those of two calls differ.
 
     Raises:
       ValueError: the module was made for queries of another width.
     """
 
-    def __init__(self, module: Any, query: Any, rngs: Any, sow_weights: bool):
+    def __init__(
+        self, module: Any, query: Any, rngs: Any, sow_weights: bool, decode: bool = False
+    ):
         width, name = module.in_features, type(module).__name__
         got = np.shape(query)
         rule = f"query must be [*B, T, {width}], as {name} was made with in_features={width}"
         require(got[-1:] == (width,), f"{rule}; got {got}")
-        self.module, self.sow_weights = module, sow_weights
+        self.module, self.sow_weights, self.decode = module, sow_weights, decode
         self.rngs = module.rngs if rngs is None else rngs
 
     def apply_linear(self, name: str, projection: Projection, x: jax.Array) -> jax.Array:
@@ -234,7 +237,9 @@ class Call:
         return collection != "intermediates" or self.sow_weights
 
     def has_rng(self, name: str) -> bool:
-        """Whether there is a stream of just this name."""
+        """Whether a call draws from a stream of just this name."""
+        if name == "hash" and self.decode:
+            return False
         return isinstance(self.rngs, nnx.Rngs) and name in self.rngs
 
     def make_rng(self, name: str) -> jax.Array:

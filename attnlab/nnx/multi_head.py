@@ -54,8 +54,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
       in_kv_features: width of the keys, Dk; None = in_features.
       in_value_features: width of the values, Dv; None = in_kv_features.
       rngs: random numbers: "params" for the parameters, and where a call draws "dropout", "sample"
-        or, if it has such a stream, "hash", of which all calls that decode with one cache take the
-        key that `init_cache` draws.
+        or, if it has such a stream, "hash". All calls that decode with one cache take the key that
+        `init_cache` draws from the module's own stream, or that of the route's seed.
       keep_rngs: whether the module keeps streams of its own of these; else calls take `rngs=`.
       **fields: fields of `attnlab.MultiHeadAttention`, attributes of this module too, but for the
         initializers. A score or a position_bias may be an `nnx.Module` of your own.
@@ -128,8 +128,9 @@ class MultiHeadAttention(MultiHead, AttentionModule):
           sow_weights: whether to sow them, as `nnx.Intermediate`.
           rngs: random numbers of this call; None = those of the module.
         """
+        decode = self.decode if decode is None else decode
         return self._attend(
-            Call(self, query, rngs, sow_weights),
+            Call(self, query, rngs, sow_weights, decode),
             query,
             key,
             value,

@@ -33,6 +33,7 @@ from experiments.tables.verdicts import Gap
 TRAIN_ALIKE = (
     {"416e1f20c911", "3ff62886838b", "8f27a9fac928", "f5d85367bbca"},
     {"046ffb55c77e", "a53ba1f96a83", "cb4d5deb3ec3"},
+    {"7211122b1961", "1f1e373d4e5f"},  # of Luong's models
 )
 # Of the kept rows of translation, those before dffa1694: the first loss of such a model is another
 # one there.

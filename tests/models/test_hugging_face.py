@@ -3,6 +3,7 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from attnlab.models.hugging_face import Place, dense, norm, read, table, write
@@ -36,3 +37,11 @@ def test_what_is_written_has_torchs_layout_and_is_read_again():
     saved = {name.removeprefix("x."): x for name, x in weights.items()} | {"old.ids": np.ones(3)}
     again = read(PLACES, saved, np.float64, prefix="x.", besides=("ids",))
     jax.tree.map(np.testing.assert_array_equal, again, params)
+
+
+def test_what_is_written_is_a_copy_that_torch_can_have():
+    params = jax.tree.map(lambda place: jnp.ones(place.ours, jnp.bfloat16), PLACES)
+    weights = write(PLACES, params)
+    assert all(x.dtype == np.float32 and x.flags.writeable for x in weights.values())
+    kept = write(PLACES, jax.tree.map(lambda x: x.astype(jnp.float32), params))
+    assert all(x.flags.writeable for x in kept.values())

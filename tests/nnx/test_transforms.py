@@ -25,8 +25,8 @@ FIELDS = {
 EVERY = pytest.mark.parametrize("name", daily(FIELDS, "dropped", "hashed"))
 
 
-def make(name, rngs=None):
-    return attnlab.nnx.MultiHeadAttention(N, D, rngs=rngs or nnx.Rngs(0), **FIELDS[name])
+def make(name, rngs=None, **fields):
+    return attnlab.nnx.MultiHeadAttention(N, D, rngs=rngs or nnx.Rngs(0), **FIELDS[name], **fields)
 
 
 def sequence(seed=0):
@@ -207,4 +207,13 @@ def test_decoding_hashes_with_one_key_of_the_modules_stream():
     step = nnx.jit(lambda module, x: module(x, decode=True))
     pieces = [step(module, x[:, :4]), step(module, x[:, 4:])]
     true = other(x, mask=masks.Causal(), deterministic=True)
+    np.testing.assert_allclose(jnp.concatenate(pieces, 1), true, **CLOSE)
+
+
+def test_decoding_hashes_all_tokens_alike_whatever_streams_its_calls_are_given():
+    x, rngs = sequence(), nnx.Rngs(hash=1)
+    module = make("hashed", nnx.Rngs(0), keep_rngs=False)
+    module.init_cache(x.shape)
+    pieces = [module(part, decode=True, rngs=rngs) for part in (x[:, :4], x[:, 4:])]
+    true = module(x, mask=masks.Causal(), deterministic=True)
     np.testing.assert_allclose(jnp.concatenate(pieces, 1), true, **CLOSE)
