@@ -186,12 +186,12 @@ def _slurm(variables: Mapping[str, str]) -> Cluster | None:
     if not {"SLURM_STEP_NODELIST", "SLURM_PROCID", "SLURM_LOCALID"} <= variables.keys():
         return None  # a batch script without srun is one process
     count = int(variables.get("SLURM_STEP_NUM_TASKS") or variables["SLURM_NTASKS"])
-    hosts = re.match(r"([^,\[]*)(?:\[(\w+)[^\]]*\])?([^,\[]*)", variables["SLURM_STEP_NODELIST"])
-    assert hosts is not None
+    # Of "rack[1-2]n[03,7],big1" the first is rack1n03.
+    hosts = re.sub(r"\[(\w+)[^\]]*\]", r"\1", variables["SLURM_STEP_NODELIST"])
     job = int(variables["SLURM_JOB_ID"])
     return Cluster(
         "SLURM",
-        f"{''.join(part or '' for part in hosts.groups())}:{2**16 - 2**12 + job % 2**12}",
+        f"{hosts.partition(',')[0]}:{2**16 - 2**12 + job % 2**12}",
         count,
         int(variables["SLURM_PROCID"]),
         _gpus(variables),

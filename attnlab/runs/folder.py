@@ -28,6 +28,7 @@ __all__ = [
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
 
 _KINDS = "*.jsonl", "*.md", "*.csv", "*.svg"  # files of a run, beside those that begin it
+_LAUNCHES = "launch.jsonl"  # which launch/shipping.py writes before a run begins
 
 _claims: dict[Path, int] = {}  # open files of the folders that this process writes to
 
@@ -148,7 +149,8 @@ class Folder:
 
     def _add_settings(self, path: Path) -> None:
         """Writes settings.json, which is claimed before it has its name: of two runs one does."""
-        own = [file for kind in _KINDS for file in sorted(path.glob(kind))]
+        files = [file for kind in _KINDS for file in sorted(path.glob(kind))]
+        own = [file for file in files if file.name != _LAUNCHES]
         if own and not is_begun(path):
             raise Invalid(
                 f"--{self._flag}={path}: {own[0].name} is there, and no {SETTINGS}; give a folder "

@@ -144,4 +144,10 @@ def _uncorrected_adam(b1: float, b2: float, epsilon: float) -> optax.GradientTra
 
 def _decays(params: Any) -> Any:
     """Which arrays are decayed."""
-    return jax.tree.map_with_path(lambda path, _: path[-1].key not in ("bias", "scale"), params)
+
+    def decays(path: tuple[Any, ...], _: Any) -> bool:
+        # Below the name of a parameter that has logical axes is the value of their box.
+        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        return names[-1] not in ("bias", "scale")
+
+    return jax.tree.map_with_path(decays, params)

@@ -243,6 +243,7 @@ def shardings_on(mesh: jax.sharding.Mesh, tree: Any) -> Any:
 
     def of(path: tuple[Any, ...], x: Any) -> NamedSharding:
         name = jax.tree_util.keystr(path, simple=True, separator="/")
+        name = name.removesuffix("/value")  # of the box of a parameter that has logical axes
         return NamedSharding(mesh, _spec(name, x.shape, mesh.shape))
 
     return jax.tree_util.tree_map_with_path(of, tree)

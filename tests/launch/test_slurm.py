@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from attnlab.runs.folder import Folder
 from tests.launch.site import ODD, Site
 
 PYTHON = f"--python={sys.executable}"
@@ -147,6 +148,14 @@ def test_a_resumed_run_keeps_its_folder_unless_a_job_has_it(site):
     lines = (folder / "launch.jsonl").read_text().splitlines()
     commands = [json.loads(line)["command"] for line in lines]
     assert commands[0].endswith("hello --output_dir=out") and len(commands) == 3
+
+
+def test_a_run_begins_in_the_folder_that_was_made_for_its_job(site):
+    assert site.run("slurm", PYTHON, "hello", "--output_dir=out")[0] == 0
+    [folder] = Path(site.here / "out").iterdir()
+    (folder / "results.jsonl").unlink()  # of the job, which ran at once
+    Folder.fresh("hello", folder.parent, {}, path=folder).begin()
+    assert (folder / "launch.jsonl").exists() and (folder / "settings.json").exists()
 
 
 def test_a_folder_that_cannot_be_made_is_one_line(site):

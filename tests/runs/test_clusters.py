@@ -66,6 +66,7 @@ def slurm(**changed):
         ),
         (slurm(STEP_NODELIST="gpu-1-ib,x"), Cluster("SLURM", "gpu-1-ib:61443", 8, 3)),
         (slurm(STEP_NODELIST="gpu[3-4]-ib"), Cluster("SLURM", "gpu3-ib:61443", 8, 3)),
+        (slurm(STEP_NODELIST="r[1-2]n[03,7],x"), Cluster("SLURM", "r1n03:61443", 8, 3)),
         (slurm(STEP_NUM_TASKS="1", PROCID="0"), None),
         (GKE, Cluster("GKE", "a-0.svc:8476", 2, 1)),
         (GKE | {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}, None),

@@ -1,3 +1,4 @@
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -5,6 +6,7 @@ import pytest
 
 from attnlab.training import schedules
 from attnlab.training.optimizers import OptimizerSettings
+from attnlab.training.parallel import Parallel, shardings_on
 
 
 def test_the_transformers_schedule_is_the_papers():
@@ -90,3 +92,15 @@ def test_bert_decays_matrices_alone_and_does_not_correct_its_moments():
         assert float(updates["a"]["kernel"][0]) == pytest.approx(-rate * (step + decay * 2), 1e-5)
         assert float(updates["a"]["bias"][0]) == pytest.approx(-rate * step, 1e-5)
         assert float(updates["norm"]["scale"][0]) == pytest.approx(-rate * step, 1e-5)
+
+
+def test_parameters_with_logical_axes_are_known_by_their_names():
+    one = nn.Partitioned(jnp.ones((1, 1)), (None, "heads"))
+    params = {"query": {"kernel": one, "bias": one}}
+    optimizer = OptimizerSettings(learning_rate=0.1, weight_decay=0.5).build(10)
+    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    assert float(updates["query"]["kernel"].value[0, 0]) == pytest.approx(-0.05)
+    assert float(updates["query"]["bias"].value[0, 0]) == 0.0
+    mesh = Parallel(jax.devices()[:1]).mesh
+    boxed, bare = shardings_on(mesh, params), shardings_on(mesh, nn.unbox(params))
+    assert nn.unbox(boxed) == bare
