@@ -92,9 +92,20 @@ def _count_needed(case: Case, traceable: Traceable) -> Operations:
     return Operations(needed.products, {"exp": needed.functions["exp"]})
 
 
-def visible_pairs(case: Case) -> int:
-    """The pairs of a query and a key that the mask leaves; of a model, those of its causal part."""
-    n, causal = case.length, case.causal and case.program != "bert"
+def visible_pairs(case: Case) -> float:
+    """The pairs of a query and a key that the mask leaves.
+
+    A translation has as many attentions in the encoder, of both directions, as in the decoder, and
+    as many from there to the encoder, to all of it: theirs is the mean.
+    """
+    if case.program != "translate":
+        return _visible_pairs(case, case.causal and case.program != "bert")
+    encoder, decoder = _visible_pairs(case, causal=False), _visible_pairs(case, causal=True)
+    return (encoder + decoder + case.length**2) / 3
+
+
+def _visible_pairs(case: Case, causal: bool) -> int:
+    n = case.length
     left = right = n - 1
     if case.attention.kind == "window":
         left = right = min(case.attention.number or 0, n - 1)

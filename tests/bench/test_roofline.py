@@ -92,6 +92,13 @@ def test_visible_pairs(name, reach, causal):
     assert work.visible_pairs(case) == len(seen)
 
 
+def test_visible_pairs_of_a_translation_are_the_mean_of_its_three_kinds_of_attention():
+    sizes = {"num_heads": 2, "head_dim": 8, "num_layers": 1, "vocab_size": 61}
+    case = Case("window-3", 13, "train_step", program="translate", **sizes)
+    alone = [work.visible_pairs(Case("window-3", 13, causal=causal)) for causal in (False, True)]
+    assert work.visible_pairs(case) == (sum(alone) + 13**2) / 3
+
+
 def test_the_devices_of_a_slice_share_the_work():
     case = Case("exact", 64, batch=4, implementation="dense", **SMALL)
     alone, _ = work.count_case(case)
