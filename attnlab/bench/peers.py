@@ -308,7 +308,7 @@ def _language_model(case: Case, text: inputs.Text) -> Call:
         lsh_attention_probs_dropout_prob=0.0,
     )
     model = ReformerModelWithLMHead(config).train()
-    optimizer = torch.optim.Adam(model.parameters(), LEARNING_RATE)
+    optimizer = _adam(model)
     ids = torch.from_numpy(_ids(case, text)["tokens"])
 
     def run() -> Any:
@@ -351,7 +351,7 @@ def _translation(case: Case, text: inputs.Text) -> Call:
             return [steps.sum(-1).numpy()]
 
         return Call(search, log_p, _size(model))
-    optimizer = torch.optim.Adam([x for x in model.parameters() if x.requires_grad], LEARNING_RATE)
+    optimizer = _adam(model)
     losses = Losses()
 
     def run() -> Any:
@@ -423,8 +423,22 @@ def _size(model: Any) -> int:
     return sum(x.numel() * x.element_size() for x in model.parameters())
 
 
+def _adam(model: Any) -> Any:
+    """Adam with its moments, which it would make in the first call, whose memory may be watched."""
+    import torch
+
+    trained = [x for x in model.parameters() if x.requires_grad]
+    optimizer = torch.optim.Adam(trained, LEARNING_RATE)
+    for x in trained:
+        x.grad = torch.zeros_like(x)
+    optimizer.step()  # which changes nothing
+    for moments in optimizer.state.values():
+        moments["step"].zero_()
+    optimizer.zero_grad(set_to_none=True)
+    return optimizer
+
+
 def _size_of_moments(model: Any) -> int:
-    """Adam makes them in the first call, whose memory is not looked at."""
     return 2 * sum(x.numel() * x.element_size() for x in model.parameters() if x.requires_grad)
 
 

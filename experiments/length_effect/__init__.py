@@ -5,7 +5,7 @@
     launch/local length_effect --max_length=20 --lengths=5,10,20,40 --steps=1500
     launch/local length_effect --resume=results/length_effect-20261120-101500
 
-Two models learn to copy words of random symbols, with the same sizes and the same training:
+Two models learn to copy words of random symbols, with the same widths and the same training:
 RNNencdec, which puts the whole source into one vector, and RNNsearch, which looks at the source
 again for every symbol that it writes. Then each copies words that it was not trained on, length by
 length, also words longer than any in training. A fresh folder gets results.jsonl, report.md, one

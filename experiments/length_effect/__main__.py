@@ -32,7 +32,7 @@ from experiments.length_effect.settings import TEST, TRAINING, VALIDATION, Setti
 
 
 class LengthEffect(Study[Settings, Drawn]):
-    """RNNencdec and RNNsearch of the same sizes, on words of 1 to `--max_length` symbols."""
+    """RNNencdec and RNNsearch of the same widths, on words of 1 to `--max_length` symbols."""
 
     flags = Settings
     title = "A fixed vector against attention, by length"

@@ -23,6 +23,12 @@ for fields in json.loads(sys.argv[1]):
     values.append([x.ravel().tolist() for x in ready.values()])
 print(json.dumps(values))
 """
+MOMENTS = """
+import json, torch
+from attnlab.bench.peers import _adam
+optimizer = _adam(torch.nn.Linear(5, 3))
+print(json.dumps([sorted(state) for state in optimizer.state.values()]))
+"""
 # With the buckets given: theirs, and our preset.
 LSH = """
 import json
@@ -111,6 +117,12 @@ def test_a_translating_model_trains_and_searches_as_ours_does():
     assert len(losses) == 5 and losses[-1] < 0.9 * losses[0]
     assert len(greedy) == 3 and min(b - g for b, g in zip(beam, greedy, strict=True)) > -1e-4
     assert max(b - g for b, g in zip(beam, greedy, strict=True)) > 0.01  # it searched
+
+
+@pytest.mark.slow
+def test_the_moments_of_torchs_adam_are_there_before_the_first_call_is_watched():
+    skip_without("torch")
+    assert output(MOMENTS) == 2 * [["exp_avg", "exp_avg_sq", "step"]]
 
 
 @pytest.mark.slow
