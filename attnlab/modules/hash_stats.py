@@ -49,8 +49,8 @@ def learned_center(host: Host, x: jax.Array, mask: Any, *, training: bool) -> ja
     It begins at 0 and moves after it was read, so that no token of the step at hand is in it:
     center ← 0.99 · center + 0.01 · (mean of the valid tokens of the batch). It moves only if the
     collection "hash_stats" is mutable, as the statistics of `nn.BatchNorm` do; and, as there, in
-    every call of a module that is called twice, so that the second reads a center with tokens of
-    the first.
+    every call of a module that is called twice, as for each part of a batch that is accumulated, so
+    that the second reads a center with tokens of the first.
 
     Args:
       host: host that keeps the center as a variable.

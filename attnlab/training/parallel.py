@@ -1,7 +1,8 @@
 """A step over several devices: sharded over a mesh under `jit`, or `jax.pmap`.
 
 All compute the same numbers up to the order of sums; under `pmap` each device draws a dropout of
-its own, while under `jit` dropout does not depend on the number of devices.
+its own, while under `jit` dropout does not depend on the number of devices, and what a module keeps
+beside parameters, such as a learned center, becomes the mean of the devices' own.
 """
 
 from __future__ import annotations

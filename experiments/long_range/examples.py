@@ -134,13 +134,13 @@ def _of_files(settings: Settings) -> dict[str, Sequence[dict[str, str]]]:
     if settings.validation_file:
         validation = read_labelled(Path(settings.validation_file))
     else:
-        last = len(train) // 10
-        if not last:
+        validation = train[9::10]  # not the last ones: a file may be sorted by its labels
+        if not validation:
             raise Invalid(
                 f"--train_file={settings.train_file}: of {len(train)} examples a tenth is none; "
                 "give --validation_file"
             )
-        train, validation = train[:-last], train[-last:]
+        train = [row for i, row in enumerate(train) if i % 10 != 9]
     test = read_labelled(Path(settings.test_file))
     return {"train": train, "validation": validation, "test": test}
 

@@ -77,7 +77,7 @@ class Settings(TrainFlags):
     )
     validation_file: str | None = flag(
         None,
-        "Texts to validate on. Without it: the last tenth of --train_file.",
+        "Texts to validate on. Without it: every tenth of --train_file.",
         is_path=True,
         needs="tasks=text",
         not_with="tfds_name",

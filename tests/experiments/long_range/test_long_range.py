@@ -60,6 +60,15 @@ def test_splits_share_no_example_and_a_last_batch_is_filled(task):
     assert (batch["tokens"][..., 0] == 1).all() and batch["tokens"].max() < examples.vocab_size
 
 
+def test_a_file_that_is_sorted_by_its_labels_is_validated_on_all_of_them(tmp_path):
+    file = tmp_path / "sorted.tsv"
+    file.write_text("".join(f"{label}\ttext {i}\n" for label in "ab" for i in range(20)))
+    files = {"train_file": str(file), "test_file": str(file)}
+    splits = open_tasks(Settings(**SIZES, tasks=("text",), **files)).examples["text"].splits(0)
+    assert [row["label"] for row in splits["validation"]] == list("aabb")
+    assert len(splits["train"]) == 36
+
+
 def test_masked_tokens_are_words_and_their_labels_are_what_they_were():
     tokens = np.array([[1, 5, 6, 7, 8, 9, 0, 0], [1, 7, 7, 5, 0, 0, 0, 0]], np.int32)
     rng = np.random.default_rng(3)
