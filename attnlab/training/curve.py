@@ -87,7 +87,7 @@ def require_finite(step: int, metrics: StepMetrics) -> None:
         if not math.isfinite(float(x)):
             raise Diverged(
                 f"the {name} is {float(x)} at step {step}; checkpoints before it are kept, if any; "
-                "try a smaller --learning_rate"
+                "try a smaller --learning_rate, and bfloat16 in place of float16"
             )
 
 

@@ -312,7 +312,7 @@ def say_corpus(corpus: Corpus, settings: Settings) -> None:
             say(
                 f"{len(lost)} of {len(references)} references have characters that no token "
                 f"writes, as {lost[0][:60]!r}: no translation is right there; give training text "
-                "that has them"
+                "that has them, and no ▁, <unk>, <s>, </s> or <pad>, which are the tokenizer's own"
             )
     for variant in settings.variants():
         if variant.changed:
