@@ -332,7 +332,9 @@ def _legend(figure: Figure, panels: Sequence[Any]) -> Figure:
     for axes in panels:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             lines.setdefault(label, handle)
-    figure.legend(lines.values(), lines.keys(), loc="outside upper left", ncols=4, frameon=False)
+    columns = 4 if len(panels) > 1 else 2  # as many as a panel is wide
+    place = {"loc": "outside upper left", "ncols": columns}
+    figure.legend(lines.values(), lines.keys(), frameon=False, **place)
     return figure
 
 
