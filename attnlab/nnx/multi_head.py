@@ -171,7 +171,8 @@ class MultiHeadAttention(MultiHead, AttentionModule):
 
         Args:
           input_shape: shape of the inputs, [*B, L, Dq], with the length of the cache as L.
-          dtype: dtype of keys and values; None = that of the module, or of its parameters.
+          dtype: dtype of keys and values; None = that of the module, or of its parameters, to
+            which keys and values of inputs with more bits are rounded.
           cross: whether the keys are of another sequence, so that they need no place.
         """
         self.clear_cache()
