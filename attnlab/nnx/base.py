@@ -206,9 +206,7 @@ class Call:
       ValueError: the module was made for queries of another width.
     """
 
-    def __init__(
-        self, module: Any, query: Any, rngs: Any, sow_weights: bool, decode: bool = False
-    ):
+    def __init__(self, module: Any, query: Any, rngs: Any, sow_weights: bool, decode: bool = False):
         width, name = module.in_features, type(module).__name__
         got = np.shape(query)
         rule = f"query must be [*B, T, {width}], as {name} was made with in_features={width}"

@@ -33,8 +33,9 @@ _SIGNS = (
     " decides, and of the one beside it."
 )
 _SEEDS = (
-    "Where three seeds left a doubt, more were added, up to eight, until a gap was decided, of which"
-    " no interval knows: of equal rows that vary by the tie, 12 in 100 would get a side so, not 5."
+    "Where three seeds left a doubt, more were added, up to eight, until a gap was decided, of"
+    " which no interval knows: of equal rows that vary by the tie, 12 in 100 would get a side so,"
+    " not 5."
 )
 _DRAWN = (
     "{} claims are drawn, those whose gap the paper prints; {} are not: counts, ratios, words,"

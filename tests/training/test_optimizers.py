@@ -98,7 +98,8 @@ def test_parameters_with_logical_axes_are_known_by_their_names():
     one = nn.Partitioned(jnp.ones((1, 1)), (None, "heads"))
     params = {"query": {"kernel": one, "bias": one}}
     optimizer = OptimizerSettings(learning_rate=0.1, weight_decay=0.5).build(10)
-    updates, _ = optimizer.update(jax.tree.map(jnp.zeros_like, params), optimizer.init(params), params)
+    zeros = jax.tree.map(jnp.zeros_like, params)
+    updates, _ = optimizer.update(zeros, optimizer.init(params), params)
     assert float(updates["query"]["kernel"].value[0, 0]) == pytest.approx(-0.05)
     assert float(updates["query"]["bias"].value[0, 0]) == 0.0
     mesh = Parallel(jax.devices()[:1]).mesh
