@@ -3,8 +3,8 @@
 The rule of gaps is older than all rows of Luong's Table 1, Britz's Tables 2 to 4, Vaswani's Table
 2, Kitaev's Figure 4 and Amos's; of other tables rows had been seen, most of which were trained
 anew. Later than the rows are: what is collapsed, at the ceiling, of equal seeds or another
-function; the ties and words of claims; which verdict of one kind is shown; and that a tie is
-refuted beyond ±τ alone.
+function; the ties and words of claims; which verdict of one kind is shown; that a tie is refuted
+beyond ±τ alone; and that Luong's Table 6 and BERT's compare sides alone.
 
 **Counts.** A number that needs no training is *exact* where it is the paper's in the digits that
 the paper prints, else *not exact*. Of an exponent that a paper writes in O(…), ours is measured,
