@@ -7,10 +7,10 @@
 the data is read, by the number of the example in the endless order, so that they differ from epoch
 to epoch and neither a resumed run nor another number of processes changes them.
 
-Beside the released code: documents need not be long (a chunk is at least two lines). A segment of
-another document begins at a random line from which as much text follows as the true segment has,
-so that lengths do not tell whether it follows, and at no document's first line, which follows
-nothing and often looks like it. A random word is any id but PAD, which here says where a row ends.
+Beside the released code: documents need not be long (a chunk is at least two lines). A segment that
+does not follow is the second one of another document's chunk, of about as many tokens: it begins
+and ends where one that follows could, and lengths do not tell the two apart. A random word is any
+id but PAD, which here says where a row ends.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class MaskedPairs:
 
     Raises:
       ValueError: max_length is less than 5, or max_predictions less than 1.
-      Invalid: there are fewer than two documents, or none of two lines, or a line has no tokens.
+      Invalid: fewer than two documents have two lines, or a line has no tokens.
     """
 
     documents: Sequence[Sequence[np.ndarray]]
@@ -113,10 +113,11 @@ class MaskedPairs:
                     f"a line has a token at least; got none of a line of document {number} (leave "
                     "the line out)"
                 )
-        if len(self.documents) < 2 or not self.chunks:
+        usable = len({document for document, _, _ in self.chunks})
+        if usable < 2:
             raise Invalid(
-                f"pre-training needs two documents and one of two lines; got {len(self.documents)} "
-                f"documents, {len(self.chunks)} with two lines (blank lines separate documents)"
+                f"pre-training needs two documents of two lines; got {len(self.documents)} "
+                f"documents, {usable} with two lines (blank lines separate documents)"
             )
 
     @property
@@ -142,23 +143,15 @@ class MaskedPairs:
         return chunks
 
     @functools.cached_property
-    def _first_lines(self) -> np.ndarray:
-        """Number of lines before each document, and of all, [documents + 1]."""
-        return np.cumsum([0, *map(len, self.documents)])
-
-    @functools.cached_property
-    def _first_tokens(self) -> np.ndarray:
-        """Number of tokens before each line, and of all, [lines + 1]."""
-        return np.cumsum([0, *(len(line) for lines in self.documents for line in lines)])
-
-    @functools.cached_property
-    def _tokens_left(self) -> np.ndarray:
-        """Number of tokens from a line to the end of its document, 0 of its first line, [lines]."""
-        begins, before = self._first_lines, self._first_tokens
-        ends = np.repeat(begins[1:], np.diff(begins))  # [lines]
-        left = before[ends] - before[:-1]
-        left[begins[:-1]] = 0
-        return left
+    def _segments(self) -> np.ndarray:
+        """(tokens, document, first line, line behind the last) of all second segments, in order."""
+        found = []
+        for document, start, stop in self.chunks:
+            size = 0
+            for first in range(stop - 1, start, -1):
+                size += len(self.documents[document][first])
+                found.append((size, document, first, stop))
+        return np.array(sorted(found))
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -177,20 +170,18 @@ class MaskedPairs:
         return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
 
     def _of_another(self, document: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Lines of another document: as few as have `size` tokens, or all where none has as many.
-
-        They begin at no document's first line, as a segment that follows never does; where other
-        documents have one line each, they do.
-        """
-        begins, before = self._first_lines, self._first_tokens
-        left = self._tokens_left.copy()  # [lines]
-        left[begins[document] : begins[document + 1]] = -1
-        longest = min(size, left.max())
-        start = int(rng.choice(np.flatnonzero(left >= longest)))
-        other = int(np.searchsorted(begins, start, side="right")) - 1
-        first, end = begins[other], begins[other + 1]
-        stop = int(np.searchsorted(before, before[start] + size))
-        return np.concatenate(self.documents[other][start - first : min(stop, end) - first])
+        """A second segment of another document's chunk: one of the nearest to `size` tokens."""
+        sizes = self._segments[:, 0]
+        equal = np.searchsorted(sizes, size), np.searchsorted(sizes, size, side="right")
+        place = int(rng.integers(equal[0], equal[1] + 1))
+        reach = 4
+        near = self._segments[:0]
+        while not len(near):
+            near = self._segments[max(0, place - reach) : place + reach]
+            near = near[near[:, 1] != document]
+            reach *= 2
+        _, other, first, stop = rng.choice(near)
+        return np.concatenate(self.documents[other][first:stop])
 
     def _masked(self, tokens: np.ndarray, types: np.ndarray, rng: np.random.Generator) -> Row:
         words = np.flatnonzero((tokens != BOS) & (tokens != EOS))
