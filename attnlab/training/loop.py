@@ -236,7 +236,11 @@ class _Session:
         parallel = self.parallel
         self.rates = self.optimizer.learning_rates(settings.steps)
         transformation = self.optimizer.build(settings.steps)
-        example = task.objective.inputs(next(iter(task.batches)))
+        # Parameters are made of one row of zeros: any mesh takes one, where it may not divide the
+        # rows of this process, and every process compiles the same program.
+        batch = next(iter(task.batches))
+        row = {name: np.zeros((1, *x.shape[1:]), x.dtype) for name, x in batch.items()}
+        example = task.objective.inputs(row)
         self.create = functools.partial(
             TrainState.create, task.model, transformation, example, settings.seed, task.start
         )
@@ -276,7 +280,8 @@ class _Session:
             self.meter = Meter()
             # What another training left to begin with is here already, and belongs in no program.
             if self.task.start is None:
-                self.state = self.parallel.make(self.create)
+                with _evenly():
+                    self.state = self.parallel.make(self.create)
             else:
                 self.state = self.parallel.place(self.create())
         self._read_validations()

@@ -1,6 +1,7 @@
 """Decoding with the key/value cache is the causal forward over the whole sequence."""
 
 import dataclasses
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -304,10 +305,11 @@ class Shared(nn.Module):
     """One module for two layers (ALBERT) or two sources; `scanned` as the refusal tells to."""
 
     scanned: bool = False
+    layer: Callable = mha
 
     @nn.compact
     def __call__(self, x, sources=(None, None), *, decode=False, mask=None):
-        module = mha(name="shared")
+        module = self.layer(name="shared")
         if self.scanned:
             layer = nn.remat(lambda module, x: (module(x, decode=decode, mask=mask), None))
             options = {"variable_axes": {"cache": 0}, "split_rngs": {"params": False}, "length": 2}
@@ -317,15 +319,34 @@ class Shared(nn.Module):
         return x
 
 
+class Layer(nn.Module):
+    """A layer that makes its module when it is called."""
+
+    @nn.compact
+    def __call__(self, x, source, **options):
+        return mha(name="attention")(x, source, **options)
+
+
 def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
     """It would read the first's source; a cache for two is on the page of refusals."""
     x, source, scanned = sequence(), sequence(seed=1), Shared(scanned=True)
-    variables, mutable = init(Shared(), x), ["cache", "static"]
-    with pytest.raises(ValueError, match="one source; got a second call of shared"):
-        apply(Shared(), variables, x, (x, source), decode=True, mutable=mutable)
+    mutable = ["cache", "static"]
+    for module in (Shared(layer=Layer), Shared()):
+        variables = init(module, x)
+        with pytest.raises(ValueError, match="one source; got a second call of shared"):
+            apply(module, variables, x, (x, source), decode=True, mutable=mutable)
     true = apply(Shared(), variables, x, mask=masks.Causal())
     [(got, _)] = decode(scanned, init(scanned, x, decode=True), x, (6, 5))
     np.testing.assert_allclose(got, true, **EXACT)
+
+
+def test_a_cache_of_one_sequence_takes_no_source():
+    """A sequence that is given thrice is several arrays for `jit`, and was a source of one token."""
+    module, x = mha(decode=True), sequence()
+    variables = init(module, x)
+    call = jax.jit(lambda q, k, v: module.apply(variables, q, k, v, mutable=["cache", "static"]))
+    with pytest.raises(ValueError, match="cache is of one sequence"):
+        call(x[:, :1], x[:, :1], x[:, :1])
 
 
 @dataclasses.dataclass(frozen=True)
