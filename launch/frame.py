@@ -6,10 +6,10 @@ They read [options] NAME FLAGS…, have the experiment check its flags, and say 
 import argparse
 import dataclasses
 import datetime
-import itertools
 import json
 import os
 import re
+import secrets
 import shlex
 import signal
 import subprocess
@@ -41,7 +41,7 @@ class Request:
       name: name of the experiment.
       flags: flags for it, without those that say where results go.
       parent: folder of the folder of the run, on this machine or gs://BUCKET/FOLDER.
-      run: name of the folder of the run.
+      run: name of the folder of the run, with letters of chance: several begin in one second.
       resumed: whether that folder is an earlier run's.
     """
 
@@ -190,7 +190,8 @@ def _read(words: Sequence[str]) -> Request:
         raise Refused("--output_dir and --resume exclude each other; drop one")
     if earlier is None:
         folder = _folder("output_dir", parent)
-        return Request(name, tuple(flags), folder, _fresh(folder, name), resumed=False)
+        run = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+        return Request(name, tuple(flags), folder, run, resumed=False)
     folder = _folder("resume", earlier)
     files = ("settings.json", shipping.RECORD)
     if not folder.startswith(BUCKET) and not any(Path(folder, file).is_file() for file in files):
@@ -210,13 +211,6 @@ def _folder(flag: str, given: str | None) -> str:
             "name of a bucket has three characters or more, and no capital letters"
         )
     return given.rstrip("/")
-
-
-def _fresh(parent: str, name: str) -> str:
-    """The name of a folder of a run that is not there, as far as can be seen from here."""
-    stamp = f"{name}-{datetime.datetime.now():%Y%m%d-%H%M%S}"
-    names = itertools.chain([stamp], (f"{stamp}-{i}" for i in itertools.count(2)))
-    return next(name for name in names if not Path(parent, name).exists())
 
 
 def _require_flags(request: Request, python: Path, check: str, steps: Steps) -> None:

@@ -107,6 +107,8 @@ def _topology(name: str, options: argparse.Namespace) -> list[str]:
     """
     gpus = options.gpus_per_node
     processes = options.processes_per_node or gpus or 1
+    if gpus and gpus % processes:
+        raise Refused(f"--processes_per_node={processes} must divide --gpus_per_node={gpus}")
     ours = [option for option in options.sbatch if OURS.match(option)]
     if ours:
         raise Refused(f"--sbatch={ours[0]} is what other options say; see --help")

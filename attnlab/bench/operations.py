@@ -23,7 +23,8 @@ from attnlab.bench.roofline import PRODUCTS
 __all__ = ["count"]
 
 _TRANSCENDENTAL = (
-    *("exp", "exp2", "log", "log1p", "expm1", "tanh", "logistic", "erf", "sin", "cos", "pow"),
+    *("exp", "exp2", "log", "log1p", "expm1", "logistic", "erf", "erfc", "pow"),
+    *("sin", "cos", "tan", "sinh", "cosh", "tanh"),
 )
 DIVISION = "div"
 _REFUSED = (  # they multiply matrices, or nobody sees what they do

@@ -35,7 +35,11 @@ def writable(folder: Path) -> Path:
 
 
 def add_file(path: Path, content: bytes) -> None:
-    """Writes a file that is either whole or not there, however the process ends."""
+    """Writes a file that is either whole or not there, however the process or the power ends."""
     with tempfile.TemporaryDirectory(dir=writable(path.parent)) as folder:
-        (Path(folder) / path.name).write_bytes(content)
-        os.replace(Path(folder) / path.name, path)
+        made = Path(folder, path.name)
+        with made.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(made, path)

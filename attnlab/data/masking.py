@@ -8,9 +8,9 @@ the data is read, by the number of the example in the endless order, so that the
 to epoch and neither a resumed run nor another number of processes changes them.
 
 Beside the released code: documents need not be long (a chunk is at least two lines). A segment that
-does not follow is the second one of another document's chunk, of about as many tokens: it begins
-and ends where one that follows could, and lengths do not tell the two apart. A random word is any
-id but PAD, which here says where a row ends.
+does not follow is the second one of another document's chunk, of about as many tokens, and the end
+of its document where that which follows is: so neither lengths nor ends tell the two apart. A
+random word is any id but PAD, which here says where a row ends.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ __all__ = [
 ]
 
 Row = dict[str, Any]
+
+_ENDS = 2**40  # more than any segment has tokens
 
 
 def join_segments(a: np.ndarray, b: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
@@ -144,13 +146,17 @@ class MaskedPairs:
 
     @functools.cached_property
     def _segments(self) -> np.ndarray:
-        """(tokens, document, first line, line behind the last) of all second segments, in order."""
+        """(rank, document, first line, line behind the last) of all second segments, by rank.
+
+        The rank is the number of tokens. Segments that end their document come behind all others:
+        those of a row that is not full always do.
+        """
         found = []
         for document, start, stop in self.chunks:
-            size = 0
+            rank = _ENDS if stop == len(self.documents[document]) else 0
             for first in range(stop - 1, start, -1):
-                size += len(self.documents[document][first])
-                found.append((size, document, first, stop))
+                rank += len(self.documents[document][first])
+                found.append((rank, document, first, stop))
         return np.array(sorted(found))
 
     def __len__(self) -> int:
@@ -165,14 +171,15 @@ class MaskedPairs:
         a = np.concatenate(lines[start:middle])
         b = np.concatenate(lines[middle:stop])
         if not follows:
-            b = self._of_another(document, len(b), rng)
+            rank = len(b) + (_ENDS if stop == len(lines) else 0)
+            b = self._of_another(document, rank, rng)
         tokens, types = join_segments(*cut(a, b, self.max_length - 3, rng))
         return self._masked(tokens, types, rng) | {"next": np.int32(follows)}
 
-    def _of_another(self, document: int, size: int, rng: np.random.Generator) -> np.ndarray:
-        """A second segment of another document's chunk: one of the nearest to `size` tokens."""
-        sizes = self._segments[:, 0]
-        equal = np.searchsorted(sizes, size), np.searchsorted(sizes, size, side="right")
+    def _of_another(self, document: int, rank: int, rng: np.random.Generator) -> np.ndarray:
+        """A second segment of another document's chunk: one of the nearest in rank."""
+        ranks = self._segments[:, 0]
+        equal = np.searchsorted(ranks, rank), np.searchsorted(ranks, rank, side="right")
         place = int(rng.integers(equal[0], equal[1] + 1))
         reach = 4
         near = self._segments[:0]

@@ -115,18 +115,25 @@ def test_a_chunk_ends_with_the_line_that_fills_a_row():
     assert source.chunks == [(0, 0, 3), (0, 3, 6), (0, 6, 9), (1, 0, 2)]
 
 
-def test_lengths_do_not_tell_whether_a_segment_follows():
+def test_neither_lengths_nor_ends_tell_whether_a_segment_follows():
     rng = np.random.default_rng(0)
-    sizes = rng.integers(2, 60, 200)  # long documents, and some shorter than a row
+    sizes = rng.integers(2, 30, 400)  # long documents, and some shorter than a row
     text = [[np.arange(4, 4 + rng.integers(5, 30)) for _ in range(n)] for n in sizes]
+    for lines in text:
+        lines[-1][:] = 99  # as a last line often looks
     source = MaskedPairs(text, WORDS, 64)
-    rows = [source.draw(i % len(source), np.random.default_rng(i)) for i in range(4000)]
+    rows = [source.draw(i % len(source), np.random.default_rng(i)) for i in range(6000)]
     follows = np.array([row["next"] == 1 for row in rows])
     first = np.array([((row["types"] == 0) & (row["tokens"] != PAD)).sum() for row in rows])
     second = np.array([(row["types"] == 1).sum() for row in rows])
     for size in (first, second, first + second):
         told = [((size < least) == follows).mean() for least in range(70)]
         assert max(np.abs(np.array(told) - 0.5)) < 0.03
+    ends = np.array([restored(row)[row["types"] == 1][-2] == 99 for row in rows])
+    full = first + second == 64
+    for kind in (ends & full, ends & ~full, ~ends & full):
+        assert abs(follows[kind].mean() - 0.5) < 0.05
+    assert (~ends & ~full).sum() < 10
 
 
 def test_a_segment_of_another_document_is_one_that_could_follow():

@@ -98,6 +98,7 @@ def test_the_jobs_of_an_array_have_folders_of_their_own(site):
         (["--nodes=0"], "argument --nodes: '0' is no count; give 1 or more"),
         (["--sbatch=--nodes=3"], "--sbatch=--nodes=3 is what other options say"),
         (["--sbatch=-t 9 -N 3"], "--sbatch=-N is what other options say"),
+        (["--gpus_per_node=2", "--processes_per_node=4"], "=4 must divide --gpus_per_node=2"),
         (["--partition=long"], 'those of sbatch stand in --sbatch="--partition=long …"'),
     ],
 )
