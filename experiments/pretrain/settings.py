@@ -43,7 +43,6 @@ _PAPER = _GPU | {
     "vocab_size": 30522 - 1,  # and [MASK]
     "steps": 900_000,
     "learning_rate": 1e-4,
-    "max_predictions": 20,
 }
 PRESETS = {"cpu": {}, "gpu": _GPU, "paper": _PAPER}
 

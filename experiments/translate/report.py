@@ -45,7 +45,8 @@ def sections(rows: Sequence[Row]) -> Iterator[str]:
     if _marks(rows, measure):
         yield f"![{measure} against the time of a step](frontier.svg)"
     if any("variance of the gradient" in row.scores for row in rows):
-        yield f"![Variance of the gradient over validation batches]({_VARIANCE}.svg)"
+        title = "Variance of the gradient over the validation batches of the shortest sentences"
+        yield f"![{title}]({_VARIANCE}.svg)"
     tested = _first_tests(rows).values()
     attend = list(dict.fromkeys(x.cell for x in tested if _OF_WEIGHTS & x.scores.keys()))
     for model, some in _several(attend).items():
