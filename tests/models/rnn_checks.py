@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attnlab.core.tokens import BOS, EOS, shift_right
+from tests.trees import assert_close
 
 SOURCE_VOCAB, TARGET_VOCAB = 11, 13
 SOURCE_LENGTHS, TARGET_LENGTHS = (5, 2, 1), (4, 5, 3)
@@ -101,8 +102,7 @@ def assert_is(oracle, model, *settings, in_pieces=True):
             assert not weights[b, :, len(s) :].any()
     if in_pieces:
         again = decode(model, params, memory, target, IN_PIECES, return_weights=model.attends)
-        for x, y in zip(*map(jax.tree.leaves, (again, found)), strict=True):
-            np.testing.assert_allclose(x, y, **EXACT)
+        assert_close(again, found, **EXACT)
     return weights
 
 

@@ -8,6 +8,7 @@ import pytest
 from attnlab import CosineScore, LocalAttention, masks, scores
 from tests import oracle
 from tests.modules.reference import apply, float64, init
+from tests.trees import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -41,11 +42,6 @@ def predicted_centers(params, query, lengths):
     return np.asarray(lengths)[:, None] / (1 + np.exp(-logit[..., 0]))
 
 
-def check(got, true, tolerance):
-    for a, b in zip(got, true, strict=True):
-        np.testing.assert_allclose(a, b, **tolerance)
-
-
 @pytest.mark.parametrize("padded", [False, True])
 def test_local_p(padded):
     module, inputs = LocalAttention(half_width=2, features=11, **F64), arrays()
@@ -56,7 +52,7 @@ def test_local_p(padded):
     centers = predicted_centers(variables["params"], inputs[0], lengths)
     assert np.ptp(centers) > 2
     true = expected(variables["params"], inputs, centers, gaussian=True, lengths=lengths)
-    check(got, true, EXACT)
+    assert_close(got, true, **EXACT)
     assert (got[1].sum(-1) < 0.999).any(), "local-p is not renormalized"
 
 
@@ -70,7 +66,7 @@ def test_local_m(padded):
     got = apply(module, variables, *inputs, mask=mask, return_weights=True)
     centers = np.broadcast_to(np.arange(T), (B, T))
     true = expected(variables["params"], inputs, centers, gaussian=False, lengths=lengths)
-    check(got, true, EXACT)
+    assert_close(got, true, **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -83,19 +79,9 @@ def test_other_scores(score, equation, names):
     variables = init(module, *inputs)
     got = apply(module, variables, *inputs, return_weights=True)
     centers = np.broadcast_to(np.arange(T), (B, T))
-    check(
-        got,
-        expected(
-            variables.get("params"),
-            inputs,
-            centers,
-            gaussian=False,
-            lengths=np.full(B, S),
-            score=equation,
-            names=names,
-        ),
-        EXACT,
-    )
+    options = {"lengths": np.full(B, S), "score": equation, "names": names}
+    true = expected(variables.get("params"), inputs, centers, gaussian=False, **options)
+    assert_close(got, true, **EXACT)
 
 
 @pytest.mark.parametrize("predictive", [False, True])
@@ -117,7 +103,7 @@ def test_steps_of_each_example():
     steps = np.stack([np.arange(T), np.arange(T) + 3])
     got = apply(module, variables, *inputs, steps=jnp.asarray(steps), return_weights=True)
     true = expected(variables["params"], inputs, steps, gaussian=False, lengths=np.full(B, S))
-    check(got, true, EXACT)
+    assert_close(got, true, **EXACT)
     behind = masks.Causal(jnp.array([0, 3]))  # says where the queries stand, as for other windows
     got = apply(module, variables, *inputs, mask=behind)
     there = apply(module, variables, *inputs, mask=behind, steps=jnp.asarray(steps))

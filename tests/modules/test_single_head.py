@@ -17,6 +17,7 @@ from attnlab import (
 )
 from tests import oracle
 from tests.modules.reference import apply, float64, init
+from tests.trees import assert_close
 
 pytestmark = pytest.mark.usefixtures("x64")
 
@@ -112,8 +113,7 @@ def test_context_and_weights_are_the_papers(name):
     got = apply(module, variables, *inputs, return_weights=True, **options)
     mask = np.stack([oracle.padding(T, S, length) for length in lengths])[:, None]
     true = expected(name, variables.get("params", {}), *inputs, mask=mask, bias=bias)
-    for a, b in zip(got, true, strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+    assert_close(got, true, rtol=1e-11, atol=1e-13)
 
 
 def test_key_and_value_default_as_in_the_papers():

@@ -16,6 +16,7 @@ from tests import oracle
 from tests.daily import daily
 from tests.mask_cases import BATCH, HEADS, KEYS, MASKS, QUERIES
 from tests.mechanism_cases import SCORES
+from tests.trees import assert_close
 
 SIZES = Sizes(batch=2)
 BY_NAME = {case.name: case for case in SCORES}
@@ -154,8 +155,7 @@ def test_bias_of_every_shape(path, shape, x64):
     arrays = inputs(case, jnp.float64, shape)
     got = run(in_blocks, case.build)(*arrays)
     assert got[1][4].shape == shape
-    for x, want in zip(jax.tree.leaves(got), jax.tree.leaves(truth(case, *arrays)), strict=True):
-        np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
+    assert_close(got, truth(case, *arrays), rtol=1e-10, atol=1e-12)
 
 
 MASK_BY_NAME = {mask.name: mask for mask in MASKS}
@@ -184,8 +184,7 @@ def test_every_mask(path, name, group_size, x64):
     arrays = inputs(case, jnp.float64, sizes=sizes)
     got = run(in_blocks, case.build, mask.make())(*arrays)
     true = truth(case, *arrays, mask=mask.whole())
-    for x, want in zip(*map(jax.tree.leaves, (got, true)), strict=True):
-        np.testing.assert_allclose(x, want, rtol=1e-10, atol=1e-12)
+    assert_close(got, true, rtol=1e-10, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", daily(["dot", "general", "additive"], "dot"))
@@ -198,8 +197,8 @@ def test_hidden_queries_change_nothing(name):
     hidden = np.arange(17) >= q_lengths[:, None]
     garbage = jnp.where(hidden[..., None, None], 1e18 * jnp.sign(q), q)
     assert (garbage != q).any()
-    for x, same in zip(*(jax.tree.leaves(engine(x, *rest)) for x in (garbage, q)), strict=True):
-        np.testing.assert_array_equal(x, same)
+    outputs = [engine(x, *rest) for x in (garbage, q)]
+    jax.tree.map(np.testing.assert_array_equal, *outputs)
 
 
 @pytest.mark.parametrize(
@@ -231,17 +230,8 @@ HIDING = {
     "causal": ({"causal": jnp.array([0])}, (0, 8)),
     "padding": ({"padding": jnp.array([15])}, (0, 16)),
     "segments": ({"segments": (PACKED, PACKED)}, (0, 8)),
-    "explicit": (
-        {"explicit": NEAR},
-        (8, 24),
-    ),
-    "two_of_them": (
-        {
-            "padding": jnp.array([15]),
-            "explicit": NEAR,
-        },
-        (8, 16),
-    ),
+    "explicit": ({"explicit": NEAR}, (8, 24)),
+    "two_of_them": ({"padding": jnp.array([15]), "explicit": NEAR}, (8, 16)),
 }
 
 
@@ -319,8 +309,7 @@ def test_a_bias_of_minus_infinity_hides(path):
     true, true_grads = truth(case, *arrays, None, dcontext, mask=~hidden)
     np.testing.assert_allclose(context, true, atol=1e-5)
     np.testing.assert_array_equal(np.asarray(context)[0, 3, 0], 0)
-    for got, want in zip(grads[:3], true_grads[:3], strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-5)
+    assert_close(grads[:3], true_grads[:3], atol=1e-5)
     np.testing.assert_array_equal(np.asarray(grads[4])[hidden], 0)
 
 
@@ -341,8 +330,7 @@ def test_extreme_logits(path):
                 assert oracle.rms(oracle.errors(y, want)) <= unit
                 assert oracle.rms(oracle.errors(x, want)) <= unit
         else:  # weights of 0 and 1: true gradients are zero, so dense has no error to compare with
-            for x, want in zip(jax.tree.leaves(got), jax.tree.leaves(true), strict=True):
-                np.testing.assert_allclose(x, want, atol=1e-5)
+            assert_close(got, true, atol=1e-5)
 
 
 def test_a_piece_of_the_keys_is_visited_where_it_stands():
@@ -390,5 +378,4 @@ def test_a_score_may_hold_integers(path):
         jax.jit(gradients, static_argnums=0)(engine, q, jnp.array([0.5, 2.0]))
         for engine in (blocks, dense.attend)
     )
-    for got, want in zip(found, true, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert_close(found, true, rtol=1e-4, atol=1e-5)

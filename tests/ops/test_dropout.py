@@ -21,9 +21,7 @@ BRANCHES = [("cpu", 2), ("cpu", 1), ("default", 2)]  # of the engine, and heads 
 keep_mask = jax.jit(dropout.keep_mask, static_argnums=1)
 
 
-@pytest.mark.parametrize(
-    ("branch", "group_size"), daily([("cpu", 2), ("cpu", 1), ("default", 2)], ("cpu", 2))
-)
+@pytest.mark.parametrize(("branch", "group_size"), daily(BRANCHES, ("cpu", 2)))
 def test_dense_and_blockwise_drop_the_same(branch, group_size, monkeypatch):
     monkeypatch.setattr(
         jax.lax, "platform_dependent", lambda *args, **branches: branches[branch](*args)

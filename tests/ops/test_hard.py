@@ -9,6 +9,7 @@ import pytest
 
 from attnlab import attention, attention_weights, hard_attention, masks, routes, scores
 from attnlab.ops.blockwise import engine
+from tests.trees import assert_close
 
 B, T, S, N, K, H, D = 2, 3, 5, 4, 2, 3, 7
 LENGTHS = np.array([S, 0])
@@ -165,8 +166,7 @@ def test_straight_through_has_the_gradient_of_the_expected_context():
     through, drawn, soft = jax.device_get(contexts_and_grads(q, k, v))
     d_q, d_k, d_v = drawn[1]
     np.testing.assert_array_equal(through[0], drawn[0])
-    for got, true in zip(through[1][:2], soft[1][:2], strict=True):
-        np.testing.assert_allclose(got, true, rtol=1e-4, atol=1e-5)
+    assert_close(through[1][:2], soft[1][:2], rtol=1e-4, atol=1e-5)
     assert not d_q.any() and not d_k.any()
     np.testing.assert_array_equal(through[1][2], d_v)
 

@@ -14,6 +14,7 @@ from attnlab.ops.local import local_attention, window_attention
 from attnlab.testing import Sizes
 from tests import oracle
 from tests.mechanism_cases import SCORES
+from tests.trees import assert_close
 
 SIZES = Sizes(batch=2)
 LENGTHS = np.array([23, 9])
@@ -25,7 +26,7 @@ CASES = {case.name: case for case in SCORES}
 
 
 def close(got, want):
-    np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-11)
+    assert_close(got, want, rtol=1e-10, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -65,10 +66,8 @@ def test_local_attention_is_luong_3_2(name, gaussian, x64):
     close(context, true.context)
     close(weights, true.weights)
     np.testing.assert_array_equal(np.asarray(context)[0, 3], 0)
-    for got, want in zip(grads[:3], true_grads[:3], strict=True):
-        close(got, want)
-    for got, want in zip(grads[4], true_grads.parameters, strict=True):
-        close(got, want)
+    close(grads[:3], true_grads[:3])
+    close(grads[4], true_grads.parameters)
     if gaussian:
         close(grads[3], of_centers(true_grads.factor))
         assert (weights.sum(-1) < 0.99).mean() > 0.5  # not renormalized

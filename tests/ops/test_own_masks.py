@@ -20,6 +20,7 @@ from attnlab.ops.lsh.cross import lsh_cross_attention
 from attnlab.ops.lsh.quality import hash_quality
 from tests import oracle
 from tests.daily import daily
+from tests.trees import assert_close
 
 B, T, N, K, H, D = 2, 24, 4, 2, 6, 5
 ROWS, COLUMNS = np.arange(T)[:, None], np.arange(T)[None, :]
@@ -94,8 +95,7 @@ def both(attend, *arrays, weight=None):
 
 
 def assert_same(got, true):
-    for x, y in zip(got, true, strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-6, atol=1e-8)  # lse and sums are in float64 here
+    assert_close(got, true, rtol=1e-6, atol=1e-8)  # lse and sums are in float64 here
 
 
 EXACT = {
@@ -148,7 +148,7 @@ def test_exact_attention_sees_what_it_shows(name, route):
         chosen = np.argmax(true.weights, -1)  # [B, N, T]
         best = np.take_along_axis(np.repeat(v, N // K, 2).swapaxes(1, 2), chosen[..., None], 2)
         sees = np.broadcast_to(picture[:, None].any(-1), chosen.shape)[..., None]
-        assert_same(got[:1], [np.where(sees, best, 0).swapaxes(1, 2)])
+        assert_same(got[:1], (np.where(sees, best, 0).swapaxes(1, 2),))
     else:
         assert_same(got, (true.context, grads.q, grads.k, grads.v))
 

@@ -42,28 +42,11 @@ class Learned(scores.Score):
         return {"cap": 0}
 
 
-class Forgotten(Learned):
-    def _parameters(self):
-        return {}
-
-
-class Pooled(Learned):
-    """A key for every two."""
-
-    def prepare(self, q, k, *, precision=None):
-        return self, q, k[..., ::2, :]
-
-
 class Lost(scores.Dot):
     """Queries of one head for all, which the dot product would take."""
 
     def prepare(self, q, k, *, precision=None):
         return scores.Dot(1.0), q[:, :1], k
-
-
-class Swapped(Learned):
-    def logits(self, q, k, *, precision=None):
-        return jnp.swapaxes(super().logits(q, k), -1, -2)
 
 
 class Half(Learned):

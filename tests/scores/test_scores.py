@@ -13,6 +13,7 @@ from attnlab.ops.attention import attention, attention_weights
 from attnlab.testing import Sizes
 from tests import oracle
 from tests.mechanism_cases import SCORES
+from tests.trees import assert_close
 
 EVERY = pytest.mark.parametrize("case", SCORES, ids=lambda case: case.name)
 SIZES = Sizes(batch=2)
@@ -52,10 +53,8 @@ def test_context_weights_and_gradients(case, per_head, x64):
     true_grads = true.pull_back(dcontext)
     np.testing.assert_allclose(context, true.context, rtol=1e-12, atol=1e-13)
     np.testing.assert_allclose(weights, true.weights, rtol=1e-12, atol=1e-14)
-    for got, want in zip(grads[:3], true_grads[:3], strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
-    for got, want in zip(grads[3], true_grads.parameters, strict=True):
-        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+    assert_close(grads[:3], true_grads[:3], rtol=1e-10, atol=1e-12)
+    assert_close(grads[3], true_grads.parameters, rtol=1e-10, atol=1e-12)
 
 
 @EVERY
@@ -134,10 +133,8 @@ def test_location_ignores_keys_beyond_its_last(implementation, offset, x64):
         weights = attention_weights(scores.Location(w), q, v, mask=mask)
         return (context, weights, *pull_back(jnp.asarray(dcontext)))
 
-    for got, want in zip(
-        run(q, v, w), (true.context, true.weights, dq, dv, dw[..., :19]), strict=True
-    ):
-        np.testing.assert_allclose(got, want, rtol=1e-10, atol=1e-12)
+    wanted = true.context, true.weights, dq, dv, dw[..., :19]
+    assert_close(run(q, v, w), wanted, rtol=1e-10, atol=1e-12)
 
 
 def test_every_score_of_the_library_is_tested():

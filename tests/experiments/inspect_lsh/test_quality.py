@@ -2,7 +2,6 @@
 
 import dataclasses
 import signal
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -35,7 +34,6 @@ SMALL = Settings(
     train_steps=2,
     top_k=3,
 )
-EXAMPLES = Path(__file__).resolve().parents[3] / "experiments" / "examples"
 BASE = Line(8, 12, 8, "none", "union")
 
 

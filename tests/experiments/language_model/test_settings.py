@@ -20,10 +20,6 @@ from experiments.language_model.models import ablate, build, rounds_of, streams,
 from experiments.language_model.settings import PRESETS, Settings
 from tests.daily import daily
 
-AXIAL = {
-    "positions": "axial", "lengths": (512,), "tasks": ("text",),
-    "axial_shape": (8, 64), "axial_widths": (28, 100),
-}  # fmt: skip
 SIZES = dataclasses.replace(
     Settings().sizes(), num_layers=1, num_heads=2, head_dim=6, hidden=11, chunk_size=8
 )

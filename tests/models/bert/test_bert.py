@@ -159,8 +159,7 @@ def test_a_loss_in_blocks_is_the_loss():
 
     wanted, *found = map(jax.tree.leaves, by_block(arrays))
     for made in found:
-        for got, want in zip(made, wanted, strict=True):
-            np.testing.assert_allclose(got, want, rtol=2e-5, atol=1e-5)
+        assert_close(made, wanted, rtol=2e-5, atol=1e-5)
 
 
 def test_a_loss_in_blocks_does_not_hold_all_logits():

@@ -18,6 +18,7 @@ from attnlab.models.transformer import (
 from tests import oracle
 from tests.models.transformer.tiny import DENSE, SOURCE, TARGET, TINY, D, N, V, tiny
 from tests.modules.reference import apply, float64, init, multi_head
+from tests.trees import assert_close
 
 # The model once more, from Vaswani et al. 2017, §3.
 
@@ -126,8 +127,7 @@ def test_the_equations(changed, x64):
     # Sinusoids and rotations are float32, whatever the rest.
     error = 1e-11 if model.config.positions == "learned" else 2e-5
     true = transformer(variables["params"], SOURCE, TARGET, config=model.config)
-    for got, expected in zip(run(variables), true, strict=True):
-        np.testing.assert_allclose(got, expected, rtol=error, atol=error)
+    assert_close(run(variables), true, rtol=error, atol=error)
 
 
 def test_the_logits_are_float32_and_near_those_of_float32_in_bfloat16():

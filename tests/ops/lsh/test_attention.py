@@ -36,6 +36,7 @@ from tests.ops.lsh.plain import (
     some_padding,
     value_and_gradients,
 )
+from tests.trees import assert_close
 
 CASES = {  # options, causal
     "strict": (STRICT, True),
@@ -98,8 +99,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case,
         _, *wanted = value_and_gradients(
             PLAIN[options.key_norm], qk, v, masked_cotangent, times=times, scale=scale
         )
-        for got, want in zip(gradients, wanted, strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-9)
+        assert_close(gradients, wanted, atol=1e-9)
 
 
 def test_published_options_take_a_symbolic_batch(monkeypatch):
@@ -158,7 +158,7 @@ def test_padding_anywhere_leaks_nowhere():
         grads, out = jax.grad(loss, argnums=(0, 1), has_aux=True)(qk, v)
         return (out, *grads)
 
-    want = [np.asarray(x) for x in run(qk, v, buckets)]
+    want = jax.device_get(run(qk, v, buckets))
     for x in want:
         assert not x[~valid].any()
     for position in range(LENGTH):
@@ -167,8 +167,7 @@ def test_padding_anywhere_leaks_nowhere():
             other = [x.copy() for x in (qk, v, buckets)]
             other[0][masked, position] = other[1][masked, position] = value
             other[2][masked, :, position] = BUCKETS - 1 - other[2][masked, :, position]
-            for x, y in zip(run(*other), want, strict=True):
-                np.testing.assert_array_equal(x, y)
+            jax.tree.map(np.testing.assert_array_equal, run(*other), want)
 
 
 def test_a_mask_can_say_causal_and_have_query_lengths(x64):
@@ -207,10 +206,8 @@ def test_the_cotangent_of_a_query_that_sees_nothing_reaches_nobody(x64):
     cotangent = np.cos(v)
     visible = (np.arange(LENGTH) < lengths[:, None])[:, :, None, None]
     wanted = gradients(np.where(visible, cotangent, 0), None)
-    for got, want in zip(
-        gradients(np.where(visible, cotangent, np.inf), lengths), wanted, strict=True
-    ):
-        np.testing.assert_array_equal(got, want)
+    got = gradients(np.where(visible, cotangent, np.inf), lengths)
+    jax.tree.map(np.testing.assert_array_equal, got, wanted)
 
 
 # Whatever hypothesis draws. What is drawn statically compiles, so few of these are drawn; each is

@@ -14,6 +14,7 @@ from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.lsh.plain import STATIC
 from tests.ops.lsh.plain_cross import all_counts, dense, everything
+from tests.trees import assert_close
 
 BATCH, QUERIES, KEYS, HEADS, KV_HEADS, WIDTH, VALUE_WIDTH, ROUNDS, BUCKETS = (
     2,
@@ -97,8 +98,7 @@ def test_equals_the_oracle_and_its_gradients_those_of_a_dense_softmax(x64, case,
         wanted = value_and_gradients(
             lambda q, k, v, times=times: dense(q, k, v, times, norm=norm, scale=scale), q, k, v
         )
-        for got, want in zip(ours(q, k, v, given), wanted, strict=True):
-            np.testing.assert_allclose(got, want, atol=1e-11)
+        assert_close(ours(q, k, v, given), wanted, atol=1e-11)
 
 
 @pytest.mark.parametrize(
@@ -184,8 +184,7 @@ def test_knobs_change_no_number(x64, monkeypatch):
     # 4 of the 14 query chunks in a tile: the last one is moved back over chunks already computed.
     monkeypatch.setattr("attnlab.ops.lsh.rows._TILE_ON_CPU", 5 * 3 * CHUNK**2)
     for got in (*runs, value_and_gradients(tiled, q, k, v)):
-        for x, y in zip(got, wanted, strict=True):
-            np.testing.assert_allclose(x, y, atol=1e-11)
+        assert_close(got, wanted, atol=1e-11)
 
 
 @pytest.mark.parametrize("which", [0, 1])

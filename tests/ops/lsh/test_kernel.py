@@ -15,6 +15,7 @@ from attnlab.ops.lsh.attention import lsh_attention
 from attnlab.ops.lsh.inputs import STRICT, LSHOptions
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
+from tests.trees import assert_close
 
 CASES = {  # length, options, causal, mask, rounds
     "strict": (52, STRICT, True, None, 3),
@@ -62,8 +63,7 @@ def output_and_gradients(implementation, length, options, causal, mask, rounds):
 
 def assert_equal_to_sorted(implementation, case):
     got = output_and_gradients(implementation, *case)
-    for x, y in zip(got, output_and_gradients("sorted", *case), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+    assert_close(got, output_and_gradients("sorted", *case), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", daily(CASES, "one round, segments"))

@@ -32,6 +32,7 @@ from tests.ops.lsh.plain import (
     lsh_attention,
     value_and_gradients,
 )
+from tests.trees import assert_close
 
 # Not causal, a query visits five chunks.
 WIDE = LSHOptions(look_back=2)
@@ -81,8 +82,7 @@ def test_gradients_survive_rows_at_once_remat_vmap_and_two_forwards(x64):
         (twice, [x + y for x, y in zip(first, second, strict=True)]),
     ):
         got = value_and_gradients(f, qk, v, cotangent, buckets=buckets)
-        for x, y in zip(got, want, strict=True):
-            np.testing.assert_allclose(x, y, atol=1e-12)
+        assert_close(got, want, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,7 @@ def test_tiles_may_be_smaller_than_a_round_and_overlap_at_its_end(
         return PLAIN[options.key_norm](qk, v, times, scale=options.logit_scale or WIDTH**-0.5)
 
     got, want = (value_and_gradients(f, qk, v, v) for f in (by_tiles, densely))
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-12)
+    assert_close(got, want, atol=1e-12)
 
 
 def test_extreme_logits_and_zero_rows_are_finite():
@@ -165,8 +164,7 @@ def test_dropout_drops_the_weights_that_dense_attention_drops(x64, implementatio
         return lsh_attention(qk, v, buckets, chunk_size=CHUNK, **options)
 
     got, want = (value_and_gradients(f, qk, v, v) for f in (ours, plain))
-    for x, y in zip(got, want, strict=True):
-        np.testing.assert_allclose(x, y, atol=1e-9)
+    assert_close(got, want, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -245,8 +243,7 @@ def test_the_log_sum_exp_of_the_rounds_has_its_gradient(x64):
 
         return jax.jit(jax.value_and_grad(weighed))(qk)
 
-    for got, want in zip(*map(value_and_gradient, (by_rounds, densely)), strict=True):
-        np.testing.assert_allclose(got, want, atol=1e-10)
+    assert_close(*map(value_and_gradient, (by_rounds, densely)), atol=1e-10)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from attnlab.ops.attention import attention
 from attnlab.ops.kernels.pallas import exact
 from tests.daily import daily
 from tests.ops.kernels.pallas import plain_kernels
+from tests.trees import assert_close
 
 V5E = Platform("tpu", "TPU v5 lite")
 MASKS = {
@@ -75,8 +76,7 @@ def test_masks_become_ranges_and_heads_rows(name, mask, monkeypatch):
     """With a plain stand-in for the kernel that also checks what a kernel is promised."""
     monkeypatch.setattr(exact, "kernels_for", lambda platform: plain_kernels)
     got = output_and_gradients(Pallas(8, 16, interpret=True), MASKS[mask], name)
-    for x, y in zip(got, output_and_gradients("dense", MASKS[mask], name), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+    assert_close(got, output_and_gradients("dense", MASKS[mask], name), rtol=1e-4, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -85,8 +85,7 @@ def test_the_kernel_itself(name):
     """The TPU's, interpreted."""
     mask = MASKS["causal and padding"]
     got = output_and_gradients(Pallas(8, 8, interpret=True), mask, name)
-    for x, y in zip(got, output_and_gradients("dense", mask, name), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-4, atol=2e-5)
+    assert_close(got, output_and_gradients("dense", mask, name), rtol=1e-4, atol=2e-5)
 
 
 def test_a_scale_is_of_the_logits_not_of_queries_in_half_precision():
