@@ -341,7 +341,7 @@ def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
 
 
 def test_a_cache_of_one_sequence_takes_no_source():
-    """A sequence that is given thrice is several arrays for `jit`, and was a source of one token."""
+    """Under `jit` a sequence given thrice is three arrays, and was a source of one token."""
     module, x = mha(decode=True), sequence()
     variables = init(module, x)
     call = jax.jit(lambda q, k, v: module.apply(variables, q, k, v, mutable=["cache", "static"]))
