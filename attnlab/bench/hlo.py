@@ -6,8 +6,6 @@ import dataclasses
 import math
 import re
 
-__all__ = ["Computation", "ENTRY", "Instruction", "attribute", "names", "parse_program", "trips"]
-
 ENTRY = "ENTRY"  # the computation that is the program
 _COMPUTATION = re.compile(r"(ENTRY )?%?([\w.-]+) .*\{")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.-]+) = (\(.*?\)|\S+) ([a-z][\w-]*)\((.*)")

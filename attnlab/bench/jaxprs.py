@@ -9,8 +9,6 @@ import jax.numpy as jnp
 
 from attnlab.devices import platforms
 
-__all__ = ["find_called", "fori_bounds", "open_jaxpr", "parts_of_scan", "platform_taken"]
-
 
 def open_jaxpr(program: Any) -> Any:
     """The program without its constants."""

@@ -29,8 +29,6 @@ from attnlab.bench import hlo
 from attnlab.bench.case import Sent
 from attnlab.bench.hlo import Computation, Instruction
 
-__all__ = ["sent"]
-
 # Of x bytes among g devices on h hosts: what each sends, and its share between hosts.
 _SHARES: dict[str, Callable[[int, int], tuple[float, float]]] = {
     "all-gather": lambda g, h: (g - 1, h - 1),

@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from attnlab.bench.measure import SAMPLE_SECONDS, WAKE_SECONDS, sample
 from attnlab.bench.roofline import PRODUCTS, Peak, Unit
 
-__all__ = ["measure"]
-
 # The fastest is the peak. On a CPU arrays stay in its caches.
 _ROWS = {"cpu": (512, 1024), "": (4096, 8192)}  # and columns, of a matrix
 _NUMBERS = {"cpu": (2**18, 2**20), "": (2**22, 2**24)}

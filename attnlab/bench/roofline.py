@@ -22,8 +22,6 @@ from collections.abc import Iterable, Mapping
 from attnlab.bench.case import Operations, Sent
 from attnlab.bench.targets import Device
 
-__all__ = ["PRODUCTS", "UNITS", "Bound", "Peak", "Rates", "Unit"]
-
 PRODUCTS = "products"
 UNITS = (PRODUCTS, "exp", "tanh", "div")
 # CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions", 8.0 to 10.0.

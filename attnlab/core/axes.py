@@ -14,15 +14,6 @@ from jax.typing import ArrayLike
 from attnlab.core.checks import as_array
 from attnlab.core.shapes import fit
 
-__all__ = [
-    "HeadLayout",
-    "lead_with_ones",
-    "merge_batch",
-    "pad_to_multiple",
-    "split_heads",
-    "widen",
-]
-
 
 class HeadLayout(NamedTuple):
     """The sizes that an engine works with: all batch axes merged into one, heads split as K x G."""

@@ -14,26 +14,6 @@ import numpy as np
 
 from attnlab.core.shapes import fit
 
-__all__ = [
-    "as_array",
-    "as_count",
-    "as_int",
-    "as_number",
-    "as_qkv",
-    "as_rate",
-    "as_share",
-    "as_size",
-    "is_floating",
-    "points_to",
-    "require",
-    "require_choice",
-    "require_dropout",
-    "require_instance",
-    "require_integers",
-    "require_key",
-    "require_sizes",
-]
-
 _Target = TypeVar("_Target")
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 
-__all__ = ["on_all_cores", "opaque", "opaque_gradient", "reductions_are_right"]
-
 
 def opaque(x: jax.Array) -> jax.Array:
     """x itself, as a value that no reduction is fused across.

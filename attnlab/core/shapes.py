@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["broadcasts_to", "fit"]
-
 
 class _Axis(NamedTuple):
     """One axis, or with `is_many` any number of them, as a letter stands for it."""

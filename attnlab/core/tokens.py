@@ -10,11 +10,6 @@ from attnlab.core.axes import widen
 from attnlab.core.checks import as_array, require
 from attnlab.core.shapes import fit
 
-__all__ = [
-    "BOS", "EOS", "NUM_SPECIAL", "PAD", "UNK", "as_tokens", "lengths", "require_padding_at_end",
-    "row_numbers", "rows_of", "shift_right",
-]  # fmt: skip
-
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 NUM_SPECIAL = 4
 

@@ -6,8 +6,6 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["add_file", "default_cache_dir", "writable"]
-
 
 def default_cache_dir() -> Path:
     """Returns `$XDG_CACHE_HOME/attnlab`, `~/.cache/attnlab`, or without a home one in /tmp."""

@@ -9,8 +9,6 @@ from pathlib import Path
 from attnlab.data.lines import Row, read_pairs, read_tsv
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = ["content_digest", "open_text"]
-
 
 def open_text(*paths: str | Path) -> list[Row]:
     """Examples {"source", "target"} of UTF-8 texts, in their order; they may be gzipped.

@@ -7,17 +7,6 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = [
-    "Row",
-    "GZIP",
-    "decoded_lines",
-    "raw_lines",
-    "read_blocks",
-    "read_documents",
-    "read_pairs",
-    "read_tsv",
-]
-
 Row = dict[str, str]
 GZIP = b"\x1f\x8b"  # what a packed file begins with
 _UTF16 = (b"\xff\xfe", b"\xfe\xff")

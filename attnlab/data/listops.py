@@ -20,8 +20,6 @@ from typing import Any
 from attnlab.core.tokens import NUM_SPECIAL
 from attnlab.data.tasks import ENDLESS, Drawn
 
-__all__ = ["CLASSES", "VOCABULARY", "ListOps", "encode", "value"]
-
 _SUBTREE = 0.25  # probability of an operator
 _ARGS = 10  # nodes that an operator has at most
 _OPERATORS: dict[str, Callable[[Sequence[int]], int]] = {

@@ -8,8 +8,6 @@ import numpy as np
 
 from attnlab.core.checks import require
 
-__all__ = ["WHOLE", "Part"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Part:

@@ -20,16 +20,6 @@ from attnlab.data.parts import WHOLE, Part
 from attnlab.data.tasks import ENDLESS
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = [
-    "Split",
-    "Windows",
-    "as_tokens",
-    "consecutive_windows",
-    "map_bytes",
-    "random_windows",
-    "split_of",
-]
-
 
 def map_bytes(path: str | Path) -> np.ndarray:
     """The bytes of a file, uint8 [bytes], read from disk where they are looked at.

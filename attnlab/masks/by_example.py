@@ -13,8 +13,6 @@ from attnlab.core.shapes import fit
 from attnlab.masks.int32 import as_position, shift
 from attnlab.masks.mask import Lengths, Mask, OfPositions, SegmentIds, cut_rows, hull
 
-__all__ = ["Padding", "Segments"]
-
 
 @final
 class Padding(OfPositions):

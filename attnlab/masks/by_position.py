@@ -12,8 +12,6 @@ from attnlab.core.checks import as_count, as_size
 from attnlab.masks.int32 import LARGEST, as_position, shift
 from attnlab.masks.mask import Band, OfPositions
 
-__all__ = ["Causal", "Chunks", "Window"]
-
 
 # `self: Any` in these two: the fields and `band` are those of the subclasses, unknown to mypy here.
 class _Shifted(OfPositions):

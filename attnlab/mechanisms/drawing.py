@@ -23,8 +23,6 @@ from attnlab.ops.routes import AllPairs, Route
 from attnlab.runs.palette import FILL
 from attnlab.scores import Dot, Score
 
-__all__ = ["Drawing", "draw", "draw_moves"]
-
 _CELL = 8  # pixels of a pair, so that no viewer smooths one into the next
 _COLORS = ["#d6e8f2", "#0072B2", "#00263d"]  # little, more, most
 

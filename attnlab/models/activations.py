@@ -11,8 +11,6 @@ import jax.numpy as jnp
 
 from attnlab.core.checks import require
 
-__all__ = ["shared_projections"]
-
 _NAMES = ("query_key", "value")
 
 

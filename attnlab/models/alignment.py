@@ -15,8 +15,6 @@ from attnlab import masks
 from attnlab.ops.attention import attention_weights
 from attnlab.scores import Score
 
-__all__ = ["Attended", "align", "blend", "one_hot"]
-
 
 class Attended(NamedTuple):
     """What an objective that looks at the attention of a model is given.

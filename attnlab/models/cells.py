@@ -29,16 +29,6 @@ import jax.numpy as jnp
 
 from attnlab.modules.conventions import Initializer
 
-__all__ = [
-    "CELLS",
-    "Cell",
-    "GRUCell",
-    "LSTMCell",
-    "TanhCell",
-    "orthogonal_blocks",
-    "uniform_around_zero",
-]
-
 
 def orthogonal_blocks(key: jax.Array, shape: tuple[int, int], dtype: Any = jnp.float32):
     """Square orthogonal matrices side by side, [n, k·n]: a recurrent kernel of k gates."""

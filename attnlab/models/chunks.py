@@ -11,8 +11,6 @@ from jax import lax
 
 from attnlab.devices.meshes import vary_like
 
-__all__ = ["Undone", "in_chunks"]
-
 
 class Undone(NamedTuple):
     """A function's value, and what goes back through it.

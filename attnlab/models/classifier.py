@@ -16,8 +16,6 @@ from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense
 from attnlab.models.transformer.stack import Attention
 
-__all__ = ["EncoderClassifier"]
-
 
 class EncoderClassifier(nn.Module):
     """Logits of the classes of a sequence, or of a pair: W₂ relu(W₁ x + b₁) + b₂.

@@ -17,18 +17,6 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from attnlab.core.checks import require
 from attnlab.models.transformer.config import TransformerConfig
 
-__all__ = [
-    "ACTIVATIONS",
-    "Place",
-    "changed_config",
-    "dense",
-    "matrix",
-    "norm",
-    "read",
-    "table",
-    "write",
-]
-
 ACTIVATIONS = {
     "relu": nn.relu,
     "gelu": functools.partial(nn.gelu, approximate=False),

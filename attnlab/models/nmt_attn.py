@@ -26,8 +26,6 @@ from attnlab.models.recurrent import Embed, Stack, keep_carry, read_carry
 from attnlab.models.seq2seq import Seq2Seq
 from attnlab.modules.multi_head import MultiHeadAttention
 
-__all__ = ["NMTAttn"]
-
 
 class NMTAttn(Seq2Seq):
     """LSTM encoder and decoder with multi-head attention in a residual between them.

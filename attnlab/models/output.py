@@ -12,8 +12,6 @@ import jax.numpy as jnp
 from attnlab.devices import platforms
 from attnlab.modules.conventions import Initializer, lecun_normal
 
-__all__ = ["DeferredLogits", "Logits", "product", "wide_product"]
-
 
 @flax.struct.dataclass
 class DeferredLogits:

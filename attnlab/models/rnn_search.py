@@ -45,8 +45,6 @@ from attnlab.models.seq2seq import Seq2Seq, as_pairs
 from attnlab.modules.conventions import Initializer
 from attnlab.modules.scores import AdditiveScore
 
-__all__ = ["RNNEncDec", "RNNSearch"]
-
 _ATTENTION = ("soft", "hard", "straight_through")
 _KEPT = 0.9  # of the baseline at each step: Xu et al. 2015, Eq. 11
 

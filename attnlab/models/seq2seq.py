@@ -10,8 +10,6 @@ import jax
 from attnlab.core.shapes import fit
 from attnlab.core.tokens import as_tokens, shift_right
 
-__all__ = ["Decoder", "Seq2Seq", "as_pairs"]
-
 
 def as_pairs(source: jax.Array, target: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Token ids of sources [B, S] and of as many targets [B, T].

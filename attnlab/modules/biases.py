@@ -19,8 +19,6 @@ from attnlab.core.axes import widen
 from attnlab.core.checks import as_size, require
 from attnlab.modules.conventions import Initializer
 
-__all__ = ["AlibiBias", "BiasModule", "RelativePositionBias"]
-
 
 class BiasModule(nn.Module):
     """The base of modules that make a bias of positions: of those here, and of your own.

@@ -17,14 +17,6 @@ from attnlab.core.shapes import fit
 from attnlab.modules.conventions import Host
 from attnlab.ops.routes import StatefulRoute
 
-__all__ = [
-    "append_to_cache",
-    "cut_to_queries",
-    "decode_with_state",
-    "keep_static",
-    "tokens_before",
-]
-
 
 def tokens_before(host: Host, count: int) -> jax.Array:
     """How many tokens are in the cache, to which the call adds `count`.

@@ -22,24 +22,6 @@ from attnlab.core.checks import as_array, as_rate, require, require_sizes
 from attnlab.core.shapes import fit
 from attnlab.masks import Mask
 
-__all__ = [
-    "AttentionBase",
-    "AttentionModule",
-    "CallOptions",
-    "Host",
-    "Initializer",
-    "Projection",
-    "as_query_key_value",
-    "dropout_options",
-    "hook",
-    "lecun_normal",
-    "lecun_normal_per_head",
-    "name_axes",
-    "read_mask",
-    "require_module_sizes",
-    "take_flax_names",
-]
-
 Initializer = Callable[..., Any]
 
 lecun_normal = nn.initializers.lecun_normal()

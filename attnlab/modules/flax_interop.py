@@ -16,8 +16,6 @@ from attnlab.ops.dropout import OnePattern
 from attnlab.ops.routes import AllPairs, Function, Route, SamplingRoute, StatefulRoute
 from attnlab.scores import Dot, Score, require_score
 
-__all__ = ["as_flax_attention_fn"]
-
 
 def as_flax_attention_fn(
     score: Score | None = None, route: Route | None = None

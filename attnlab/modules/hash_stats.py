@@ -12,8 +12,6 @@ from attnlab.modules.conventions import Host
 from attnlab.ops.lsh.inputs import read_mask
 from attnlab.ops.routes import Route
 
-__all__ = ["hash_options", "learned_center"]
-
 _MOMENTUM = 0.99
 
 

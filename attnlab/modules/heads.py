@@ -37,8 +37,6 @@ from attnlab.ops.dropout import OnePattern
 from attnlab.ops.routes import LSH, Route, StatefulRoute
 from attnlab.scores import Dot
 
-__all__ = ["MultiHead", "SelfHashed"]
-
 
 class MultiHead(AttentionBase):
     """The computation of `MultiHeadAttention`, whose fields it reads."""

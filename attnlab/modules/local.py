@@ -12,8 +12,6 @@ from attnlab.modules.conventions import AttentionModule, require_module_sizes
 from attnlab.modules.one_head import Local
 from attnlab.scores import Score
 
-__all__ = ["LocalAttention"]
-
 
 class LocalAttention(Local, AttentionModule, kw_only=True):
     """Attention to the keys around a center p_t of each query: Luong et al. 2015, §3.2.

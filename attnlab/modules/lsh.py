@@ -9,8 +9,6 @@ from attnlab.modules.heads import SelfHashed
 from attnlab.modules.multi_head import MultiHeadAttention
 from attnlab.ops.routes import LSH, Route
 
-__all__ = ["LSHSelfAttention"]
-
 
 @points_to(
     **{field.name: f"use route=routes.LSH({field.name}=…)" for field in dataclasses.fields(LSH)}

@@ -22,8 +22,6 @@ from attnlab.modules.heads import MultiHead
 from attnlab.ops.routes import AllPairs, Route
 from attnlab.scores import Score
 
-__all__ = ["MultiHeadAttention"]
-
 
 @points_to(
     causal="the mask says it: call the module with mask=masks.Causal()",

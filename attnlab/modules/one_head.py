@@ -26,8 +26,6 @@ from attnlab.ops.attention import Implementation
 from attnlab.ops.local import local_attention
 from attnlab.ops.routes import AllPairs, Exact, Route
 
-__all__ = ["Additive", "Concat", "Local", "Location", "Multiplicative", "OneHead"]
-
 
 class OneHead(AttentionBase):
     """The computation of the single-head modules, whose fields it reads."""

@@ -12,8 +12,6 @@ from attnlab.core.checks import require
 from attnlab.modules.conventions import Host
 from attnlab.ops.routes import Route, SamplingRoute
 
-__all__ = ["sample_route"]
-
 
 def sample_route(
     module: Any, host: Host, route: Route, deterministic: bool | None, *, decode: bool = False

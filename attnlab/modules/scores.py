@@ -17,15 +17,6 @@ import jax.numpy as jnp
 from attnlab import scores
 from attnlab.modules.conventions import Initializer, lecun_normal_per_head
 
-__all__ = [
-    "AdditiveScore",
-    "ConcatScore",
-    "CosineScore",
-    "GeneralScore",
-    "LocationScore",
-    "ScoreModule",
-]
-
 
 def _normal_over_width(key: jax.Array, shape: tuple[int, ...], dtype: Any) -> jax.Array:
     """Unit-variance logits from w·x where the entries of x have unit variance."""

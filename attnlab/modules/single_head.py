@@ -42,14 +42,6 @@ from attnlab.ops.attention import Implementation
 from attnlab.ops.routes import AllPairs, Route
 from attnlab.scores import Score
 
-__all__ = [
-    "AdditiveAttention",
-    "ConcatAttention",
-    "LocationAttention",
-    "MultiplicativeAttention",
-    "SingleHead",
-]
-
 
 class SingleHead(OneHead, AttentionModule, kw_only=True):
     """What the single-head modules share: their options, all keywords, and their call.

@@ -18,8 +18,6 @@ from attnlab.modules.heads import MultiHead, SelfHashed
 from attnlab.nnx.base import AttentionModule, Call, HashStats, Learned, make_score
 from attnlab.ops.routes import StatefulRoute
 
-__all__ = ["LSHSelfAttention", "MultiHeadAttention"]
-
 
 class MultiHeadAttention(MultiHead, AttentionModule):
     """`attnlab.MultiHeadAttention` as an NNX module: the same fields, parameters and numbers.

@@ -12,8 +12,6 @@ from flax import nnx, traverse_util
 
 from attnlab.core.checks import require
 
-__all__ = ["from_nnx", "load", "to_nnx"]
-
 
 def to_nnx(variables: Mapping[str, Any]) -> nnx.State:
     """The state of an NNX module from the variables of Linen's.

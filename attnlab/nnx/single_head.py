@@ -30,14 +30,6 @@ from attnlab.modules import local, single_head
 from attnlab.modules.one_head import Additive, Concat, Local, Location, Multiplicative
 from attnlab.nnx.base import AttentionModule, Call, make_score
 
-__all__ = [
-    "AdditiveAttention",
-    "ConcatAttention",
-    "LocalAttention",
-    "LocationAttention",
-    "MultiplicativeAttention",
-]
-
 
 class _OneHead(AttentionModule):
     """How all of them are made.

@@ -14,8 +14,6 @@ from attnlab.masks import Mask
 from attnlab.ops import dropout
 from attnlab.ops.layout import Prepared
 
-__all__ = ["attend", "context", "normalize", "weights"]
-
 
 # Compiled here, so that a call outside any `jit` compiles once and not each time.
 @functools.partial(jax.jit, static_argnames=("precision",), inline=True)

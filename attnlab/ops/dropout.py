@@ -14,8 +14,6 @@ import jax
 import jax.extend.random
 import jax.numpy as jnp
 
-__all__ = ["OnePattern", "gumbel_noise", "is_kept", "keep_mask", "seeds", "words"]
-
 
 class OnePattern(NamedTuple):
     """A dropout key by which all examples and heads drop the same weights."""

@@ -22,8 +22,6 @@ from attnlab.ops.blockwise.choice import choose
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Dot, Score, as_operands
 
-__all__ = ["Choice", "hard_attention"]
-
 
 class Choice(NamedTuple):
     """What hard attention returns.

@@ -22,16 +22,6 @@ from attnlab.masks import Mask, Padding, combine
 from attnlab.ops import dropout
 from attnlab.scores import Additive, Dot, Score
 
-__all__ = [
-    "Prepared",
-    "add_slice",
-    "merge_output",
-    "over_heads",
-    "prepare",
-    "slice_heads",
-    "visible_pairs",
-]
-
 
 class Prepared(NamedTuple):
     """The operands of one attention, in layout.

@@ -22,8 +22,6 @@ from attnlab.ops.attention import Implementation, attention, attention_weights, 
 from attnlab.ops.layout import visible_pairs
 from attnlab.scores import Dot, Location, Score, as_operands
 
-__all__ = ["local_attention", "window_attention", "within"]
-
 
 @of_masks
 def window_attention(

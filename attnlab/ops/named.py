@@ -14,16 +14,6 @@ from attnlab.masks import Mask
 from attnlab.ops.attention import Implementation, attention, of_masks
 from attnlab.scores import Additive, Concat, Cosine, Dot, General, Location
 
-__all__ = [
-    "Options",
-    "additive_attention",
-    "concat_attention",
-    "cosine_attention",
-    "dot_product_attention",
-    "general_attention",
-    "location_attention",
-]
-
 _Function = TypeVar("_Function", bound=Callable[..., jax.Array])
 
 

@@ -22,8 +22,6 @@ from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import Prepared, merge_output, prepare
 from attnlab.scores import Dot
 
-__all__ = ["OneQuery", "attend", "serves", "side_by_side"]
-
 
 def serves(call: Call) -> bool:
     """Whether the call has one query of several heads, on a CPU."""

@@ -7,8 +7,6 @@ import ctypes
 import sys
 from collections.abc import Iterator
 
-__all__ = ["every_block_mapped", "keep_freed_memory"]
-
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -3, -4, -8  # <malloc.h>
 _MIB = 2**20
 

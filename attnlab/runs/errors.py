@@ -2,8 +2,6 @@
 
 import textwrap
 
-__all__ = ["Invalid", "Lost", "Stopped", "of_system", "one_line"]
-
 
 class Invalid(ValueError):
     """A setting that cannot be used; the message is one line for the user."""

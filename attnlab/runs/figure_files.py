@@ -10,8 +10,6 @@ from matplotlib.figure import Figure
 
 from attnlab.runs.palette import GRID
 
-__all__ = ["limits", "save", "style"]
-
 
 def style() -> AbstractContextManager[None]:
     """A context in which figures are drawn and written in the house style."""

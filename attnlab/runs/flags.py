@@ -15,19 +15,6 @@ from typing import Any, ClassVar
 
 from attnlab.runs.errors import Invalid
 
-__all__ = [
-    "DTYPES",
-    "Flag",
-    "Flags",
-    "build",
-    "command_word",
-    "flag",
-    "flag_of",
-    "format_value",
-    "kind_of",
-    "seed_flag",
-]
-
 DTYPES = ("float32", "bfloat16", "float16")
 _NUMBERS = 2**31  # of JAX: whole numbers are less
 

@@ -13,18 +13,6 @@ from typing import Any, BinaryIO
 
 from attnlab.runs.errors import Invalid, of_system
 
-__all__ = [
-    "ERRORS",
-    "REPORT",
-    "ROWS",
-    "SETTINGS",
-    "Folder",
-    "fresh_folder",
-    "is_begun",
-    "no_row",
-    "read_rows",
-]
-
 SETTINGS, ROWS, REPORT, ERRORS = "settings.json", "results.jsonl", "report.md", "errors.log"
 
 _KINDS = "*.jsonl", "*.md", "*.csv", "*.svg"  # files of a run, beside those that begin it

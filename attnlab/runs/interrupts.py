@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-__all__ = ["Terminated", "defer_interrupts", "interruptible", "signal_of"]
-
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LATER = 0.05  # seconds, longer than a callback takes
 

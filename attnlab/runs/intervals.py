@@ -7,16 +7,6 @@ import math
 import statistics
 from collections.abc import Sequence
 
-__all__ = [
-    "FEWEST",
-    "describe_undecided",
-    "difference",
-    "half_width",
-    "p_value",
-    "reject_by_holm",
-    "side",
-]
-
 FEWEST = 3  # values that decide anything: two may be near each other, or equal, by chance
 _MOST = 20  # seeds that anyone would train
 

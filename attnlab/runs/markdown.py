@@ -2,8 +2,6 @@
 
 from collections.abc import Sequence
 
-__all__ = ["join_first", "markdown_table"]
-
 _NAMED = 6  # texts of a list that are written; the others are counted
 
 

@@ -10,24 +10,6 @@ from collections.abc import Sequence
 
 _OWN = re.compile(r"\.\w+:")  # "mine.py:Decay", "package.module:Decay"
 
-__all__ = [
-    "FILL",
-    "GRID",
-    "INK",
-    "KNOWN",
-    "MECHANISMS",
-    "MODELS",
-    "MODEL_TITLES",
-    "MUTED",
-    "PEERS",
-    "REVERSIBLE",
-    "ROUNDS",
-    "SERIES",
-    "by_rounds",
-    "of_attention",
-    "of_lines",
-]
-
 MECHANISMS = {
     "additive": ("#0072B2", "o"),
     "exact": ("#000000", "X"),

@@ -11,8 +11,6 @@ from pathlib import Path
 
 from attnlab.runs.errors import Invalid
 
-__all__ = ["Table", "read"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Table:

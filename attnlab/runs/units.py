@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from attnlab.runs.intervals import half_width
 
-__all__ = ["PLUS_MINUS", "duration", "human", "spread"]
-
 PLUS_MINUS = "± is half of the 95 % interval of the mean over seeds (Student's t)."
 
 

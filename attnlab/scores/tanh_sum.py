@@ -21,8 +21,6 @@ import jax.numpy as jnp
 from attnlab.core.opaque import on_all_cores
 from attnlab.devices.meshes import vary_like
 
-__all__ = ["tanh_sum"]
-
 # Terms added up in one pass over their sum: enough to pay for reading and writing it.
 _GROUP = 16
 

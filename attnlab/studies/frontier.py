@@ -11,8 +11,6 @@ from matplotlib.figure import Figure
 from attnlab.runs.intervals import FEWEST, half_width
 from attnlab.runs.palette import MUTED
 
-__all__ = ["Mark", "frontier_figure", "interval"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Mark:

@@ -31,8 +31,6 @@ from attnlab.training.loop import CHECKPOINTS
 from attnlab.training.objective import Batch
 from attnlab.training.training_curve import curve
 
-__all__ = ["prepare", "say"]
-
 _TRIED = 20  # steps of a model
 _BATCHES = 16  # of which the largest is compiled for
 

@@ -27,8 +27,6 @@ from attnlab.training.parallel import Parallel
 from attnlab.training.run import prepare, run_training
 from attnlab.training.training_curve import curve, training_curve
 
-__all__ = ["Run", "report"]
-
 
 class Run(Generic[S, D]):
     """A run of a study: what is opened once, and what a loop does with its cells."""

@@ -10,16 +10,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = [
-    "Broken",
-    "Found",
-    "Inapplicable",
-    "compare_bits",
-    "compare_numbers",
-    "find_wrong",
-    "listing",
-]
-
 
 @dataclass(frozen=True)
 class Broken:

@@ -18,17 +18,6 @@ import numpy as np
 
 from attnlab.runs.errors import Invalid, one_line
 
-__all__ = [
-    "MASKS",
-    "as_numpy",
-    "call",
-    "can_be_traced",
-    "find_framework",
-    "find_parameters",
-    "give",
-    "library_of",
-]
-
 #: Keywords that are taken for a mask of booleans.
 MASKS = ("mask", "attn_mask", "attention_mask")
 

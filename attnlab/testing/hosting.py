@@ -19,8 +19,6 @@ from attnlab.testing.frameworks import (
     library_of,
 )
 
-__all__ = ["VOCAB_SIZE", "host", "needs_host"]
-
 _HEADS, _WIDTH = 8, 4
 VOCAB_SIZE = _HEADS * _WIDTH
 

@@ -25,8 +25,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-__all__ = ["ROW", "judge", "make_units", "measure_rows", "move", "ratio", "rounding"]
-
 ROW = ", worst row"  # after the name of an output
 _LINEAR = ("context", "d_v")  # names of outputs in which nothing cancels
 _FLOAT32 = 2.0**-24  # with which products of any dtype are summed

@@ -23,8 +23,6 @@ from attnlab.ops.routes import LSH, Function, Route
 from attnlab.runs.errors import Invalid
 from attnlab.scores import Dot
 
-__all__ = ["Arrays", "Sizes", "Subject", "keywords_at_rest", "subject_of"]
-
 Arrays = dict[str, Any]
 
 

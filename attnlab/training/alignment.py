@@ -14,8 +14,6 @@ from collections.abc import Set as AbstractSet
 import numpy as np
 from numpy.typing import ArrayLike
 
-__all__ = ["Link", "alignment_error_rate", "known_links", "strongest_links"]
-
 Link = tuple[int, int]  # target index, source index
 
 

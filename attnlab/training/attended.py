@@ -14,8 +14,6 @@ from attnlab.core.tokens import PAD
 from attnlab.models.alignment import Attended
 from attnlab.training.objective import Batch, TokenCrossEntropy, predicted_tokens
 
-__all__ = ["AttendedCrossEntropy"]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AttendedCrossEntropy(TokenCrossEntropy):

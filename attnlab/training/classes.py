@@ -11,8 +11,6 @@ import jax.numpy as jnp
 from attnlab.core.tokens import PAD
 from attnlab.training.objective import Batch, divisor, require_shape_of
 
-__all__ = ["ClassCrossEntropy"]
-
 
 @dataclasses.dataclass(frozen=True)
 class ClassCrossEntropy:

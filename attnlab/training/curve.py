@@ -25,18 +25,6 @@ from attnlab.runs.folder import no_row, read_rows
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.step import StepMetrics, make_validation_step
 
-__all__ = [
-    "METRICS",
-    "Diverged",
-    "Meter",
-    "MetricsFile",
-    "Progress",
-    "is_plateau",
-    "means_of",
-    "read_metrics",
-    "require_finite",
-]
-
 METRICS = "metrics.jsonl"
 
 

@@ -21,8 +21,6 @@ from attnlab.runs.palette import KNOWN, MUTED, of_lines
 from attnlab.training.alignment import Link
 from attnlab.training.bleu import RESAMPLINGS, Bucket
 
-__all__ = ["Alignment", "alignment_figure", "length_figure", "readable"]
-
 _SIZE = 8  # points, of the largest token
 # Inches: what a README shows, the largest cell, around a panel, from a token to its cell, the words
 # source and target, and the color bar, which is at the top.

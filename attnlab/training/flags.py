@@ -25,8 +25,6 @@ from attnlab.training.parallel import (
 )
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["FREE", "TrainFlags", "preset_flag", "seeds_flag"]
-
 # Those that a resumed run may have other values of: they change nothing that is trained but the
 # order of sums and, under pmap, the dropout that each device draws.
 FREE = (

@@ -13,8 +13,6 @@ import optax
 from attnlab.training.objective import Batch, Objective
 from attnlab.training.step import divisors, gradients_of
 
-__all__ = ["gradient_noise"]
-
 
 def gradient_noise(
     model: nn.Module, objective: Objective, batches: Sequence[Batch], *, streams: Sequence[str]

@@ -13,8 +13,6 @@ from attnlab.models.bert import Pretraining
 from attnlab.training.classes import ClassCrossEntropy
 from attnlab.training.objective import Batch, divisor, perplexity, token_sums
 
-__all__ = ["MaskedCrossEntropy"]
-
 
 @dataclasses.dataclass(frozen=True)
 class MaskedCrossEntropy:

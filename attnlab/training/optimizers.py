@@ -12,8 +12,6 @@ import optax
 from attnlab.core.checks import as_count, as_number, as_rate, require, require_choice
 from attnlab.training import schedules
 
-__all__ = ["OPTIMIZERS", "SCHEDULES", "OptimizerSettings"]
-
 OPTIMIZERS = ("adam", "adadelta", "adafactor", "sgd")
 SCHEDULES = ("constant", "linear", "cosine", "rsqrt")
 

@@ -24,8 +24,6 @@ from attnlab.training.loop import LoopSettings, Task, Trained, train
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.parallel import Parallel
 
-__all__ = ["keep_compiled", "prepare", "run_training"]
-
 
 def prepare(flags: TrainFlags, batch_sizes: Iterable[int]) -> Parallel:
     """Makes this process ready to train; returns the devices, and how they share the work.

@@ -11,8 +11,6 @@ from jax.typing import ArrayLike
 
 from attnlab.core.checks import require
 
-__all__ = ["constant", "cosine", "fitted_warmup", "linear", "rsqrt"]
-
 
 def fitted_warmup(warmup_steps: int, total_steps: int, least: int = 1) -> int:
     """The warm-up of a recipe that is trained for fewer steps: half of them at most, or `least`.

@@ -14,8 +14,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from attnlab.runs import processes
 
-__all__ = ["StopRequest"]
-
 
 class StopRequest:
     """Within `with`, the first SIGTERM or SIGINT only asks; a second SIGINT interrupts at once.

@@ -16,8 +16,6 @@ from attnlab.training.loop import LoopSettings
 from attnlab.training.optimizers import OptimizerSettings
 from attnlab.training.schedules import fitted_warmup
 
-__all__ = ["Trial", "rank", "rounds", "search", "shorten", "table"]
-
 _LONGEST = 4  # the last round's trials have a fourth of the steps of the training
 
 

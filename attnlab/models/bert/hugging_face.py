@@ -14,8 +14,6 @@ from attnlab.models.bert.model import BertPretraining
 from attnlab.models.hugging_face import ACTIVATIONS, changed_config, dense, norm, read, table, write
 from attnlab.models.transformer.config import TransformerConfig
 
-__all__ = ["from_hugging_face", "to_hugging_face"]
-
 _BUFFERS = ("position_ids", "token_type_ids")  # in old files
 # The softmax's weights and biases by other names.
 _AGAIN = {

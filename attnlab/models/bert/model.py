@@ -17,8 +17,6 @@ from attnlab.models.transformer.encoder_decoder import TransformerEncoder
 from attnlab.models.transformer.layers import dense, layer_norm
 from attnlab.models.transformer.stack import Attention
 
-__all__ = ["LABELLED", "Bert", "BertClassifier", "BertPretraining", "Pretraining"]
-
 LABELLED = ("sequence", "tokens", "span")
 
 

@@ -23,8 +23,6 @@ from attnlab.devices.meshes import vary_like
 from attnlab.devices.split import current, divide_examples, enter
 from attnlab.models.chunks import Undone
 
-__all__ = ["Coupling", "Streams", "reversible", "store_layers"]
-
 Streams = tuple[jax.Array, jax.Array]
 
 

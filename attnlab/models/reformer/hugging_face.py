@@ -25,8 +25,6 @@ from attnlab.models.transformer.config import TransformerConfig
 from attnlab.ops import routes
 from attnlab.ops.lsh import TRAX
 
-__all__ = ["from_hugging_face", "to_hugging_face"]
-
 # The softmax's bias: recent releases add the first and leave the second at 0; old files hold the
 # second, alone or under both names.
 _BIASES = ("lm_head.decoder.bias", "lm_head.bias")

@@ -33,8 +33,6 @@ from attnlab.models.transformer.stack import (
 )
 from attnlab.ops import routes
 
-__all__ = ["Reformer", "ReversibleLayer", "ReversibleStack"]
-
 
 class ReversibleLayer(nn.Module):
     """y1 = x1 + attention(LN(x2)), y2 = x2 + feed-forward(LN(y1)): Kitaev et al. 2020, §3.

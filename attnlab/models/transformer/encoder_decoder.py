@@ -15,8 +15,6 @@ from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
 from attnlab.models.transformer.stack import Attention, Stack, pattern_of
 
-__all__ = ["Memory", "Transformer", "TransformerEncoder"]
-
 
 class Memory(NamedTuple):
     """What the decoder sees of a source: states [B, S, D], lengths [B], segment ids [B, S]."""

@@ -14,8 +14,6 @@ from attnlab.models.transformer.config import TransformerConfig
 from attnlab.models.transformer.layers import Inputs, Vocabulary, require_positions
 from attnlab.models.transformer.stack import Attention, Stack, pattern_of
 
-__all__ = ["LanguageModel", "TransformerLM"]
-
 
 class LanguageModel(Decoder):
     """p(tokens) = Π_t p(y_t | y_1 … y_{t−1}): embeddings, a causal stack, logits.

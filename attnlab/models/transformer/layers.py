@@ -22,16 +22,6 @@ from attnlab.models.output import DeferredLogits, product, wide_product
 from attnlab.models.transformer.config import TransformerConfig
 from attnlab.modules.cache import tokens_before
 
-__all__ = [
-    "FeedForward",
-    "Inputs",
-    "Vocabulary",
-    "dense",
-    "gathered_network",
-    "layer_norm",
-    "require_positions",
-]
-
 
 class Vocabulary(nn.Module):
     """A matrix E [V, D] that is read by rows, as embeddings, or by columns, before a softmax.

@@ -29,8 +29,6 @@ from attnlab.ops.blockwise import engine
 from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
 from attnlab.ops.layout import Prepared
 
-__all__ = ["attend"]
-
 
 # Compiled here, so that a call outside any `jit` compiles once and not each time.
 @functools.partial(

@@ -19,8 +19,6 @@ from attnlab.ops import dropout
 from attnlab.ops.blockwise import engine
 from attnlab.ops.layout import Prepared
 
-__all__ = ["choose"]
-
 _BLOCK = 256  # rows: all examples and heads are computed at once
 
 

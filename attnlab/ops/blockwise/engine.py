@@ -18,21 +18,6 @@ from attnlab.ops import dropout
 from attnlab.ops.layout import add_slice, slice_heads
 from attnlab.scores import Score
 
-__all__ = [
-    "Config",
-    "Differentiable",
-    "Fixed",
-    "OnlineSoftmax",
-    "backward",
-    "default_block",
-    "even_block",
-    "forward",
-    "key_range",
-    "visible_logits",
-    "whole_blocks",
-    "window_width",
-]
-
 
 class Config(NamedTuple):
     """What is static.

@@ -24,8 +24,6 @@ from attnlab.ops.kernels.call import Call
 from attnlab.ops.layout import merge_output, prepare
 from attnlab.scores import Concat, Cosine, Dot, General, NormalizedAdditive, Score
 
-__all__ = ["attend", "serves"]
-
 _MOST_QUERIES = 8
 _BLOCK = 256  # keys
 # Those that look at one position alone; a user's may want all keys.

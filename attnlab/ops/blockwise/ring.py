@@ -30,8 +30,6 @@ from attnlab.ops.blockwise.engine import Config, Differentiable, Fixed
 from attnlab.ops.layout import Prepared
 from attnlab.scores import Score
 
-__all__ = ["attend"]
-
 _NOTHING = -1e30  # a log-sum-exp of no keys; −inf would give NaN in differences
 
 

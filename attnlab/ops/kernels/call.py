@@ -17,13 +17,6 @@ from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.layout import Prepared, prepare
 from attnlab.scores import Dot, Score
 
-__all__ = [
-    "Call",
-    "attend_over_heads",
-    "not_for",
-    "refuse_all_but_dot",
-]
-
 
 @dataclasses.dataclass(frozen=True)
 class Call:

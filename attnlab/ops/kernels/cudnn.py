@@ -21,8 +21,6 @@ import jax.numpy as jnp
 from attnlab.ops.kernels.call import Call, attend_over_heads, not_for, refuse_all_but_dot
 from attnlab.scores import Dot
 
-__all__ = ["attend", "refusal"]
-
 
 def refusal(call: Call) -> str | None:
     """Why cuDNN does not serve the call; None where it does."""

@@ -13,8 +13,6 @@ from attnlab.masks import Band, SegmentIds
 from attnlab.ops.kernels.call import Call, attend_over_heads, not_for, refuse_all_but_dot
 from attnlab.scores import Dot
 
-__all__ = ["attend", "refusal"]
-
 _LANES = 128  # of a TPU's vectors: blocks are multiples of it
 _LARGEST_BLOCK = 512
 _MOST_PAIRS = 2**32  # which take half a minute on the host, whatever the blocks

@@ -34,8 +34,6 @@ from attnlab.ops.lsh.rounds import attend_rounds
 from attnlab.ops.lsh.rows import CallSettings, Operands, multiply_or_zero, row_seeds, sort_operands
 from attnlab.ops.lsh.shared_rounds import attend_sharing_rounds
 
-__all__ = ["attend_rows", "choose", "lsh_attention"]
-
 # A row's weights: past this few rows fit into little memory, and few at a time are slow.
 _MOST_DENSE_PAIRS = 2**18
 

@@ -28,8 +28,6 @@ from attnlab.ops.lsh.inputs import (
 )
 from attnlab.ops.lsh.rows import CallSettings, row_seeds
 
-__all__ = ["lsh_cross_attention"]
-
 
 @on_explicit_axes(like("q"), of="q")
 def lsh_cross_attention(

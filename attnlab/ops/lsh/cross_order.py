@@ -34,8 +34,6 @@ from attnlab.ops.lsh.order import (
     token_order,
 )
 
-__all__ = ["CrossVisibility", "sort_queries_and_keys"]
-
 
 class CrossVisibility(NamedTuple):
     """Who may see whom, buckets aside, for B examples.

@@ -43,8 +43,6 @@ from attnlab.ops.lsh.order import require_sortable, run_starts, sort_by_bucket
 from attnlab.ops.lsh.rows import CallSettings, Operands, row_seeds, unit_keys
 from attnlab.ops.lsh.running_mean import RunningMean
 
-__all__ = ["DecodeState", "empty_state", "lsh_decode"]
-
 
 @flax.struct.dataclass
 class DecodeState:

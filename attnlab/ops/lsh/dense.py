@@ -35,8 +35,6 @@ from attnlab.ops.lsh.rows import (
     unit_keys,
 )
 
-__all__ = ["attend_dense", "row_times", "softmax_times", "visible_counts"]
-
 # Weights computed together: as many rows as this leaves room for, so that memory does not grow with
 # the batch.
 _WEIGHTS_AT_ONCE = 2**20

@@ -40,16 +40,6 @@ from attnlab.ops.lsh.inputs import as_floating
 from attnlab.ops.lsh.order import bucket_limit, require_sortable
 from attnlab.ops.lsh.running_mean import RunningMean
 
-__all__ = [
-    "Rotations",
-    "as_num_buckets",
-    "default_num_buckets",
-    "factorize",
-    "hash_buckets",
-    "make_rotations",
-    "running_center",
-]
-
 # Cross-polytopes of fewer axes hash worse; past this, what they save outweighs it.
 _LARGEST_FACTOR = 64
 

@@ -28,24 +28,6 @@ from attnlab.core.shapes import broadcasts_to
 from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.order import Geometry, bucket_limit
 
-__all__ = [
-    "STRICT",
-    "KeyOptions",
-    "LSHOptions",
-    "Visibility",
-    "as_cross_operands",
-    "as_floating",
-    "as_operands",
-    "check_buckets",
-    "check_knobs",
-    "check_sortable",
-    "factor_of",
-    "nan_where",
-    "read_mask",
-    "require_implementation",
-    "require_options",
-]
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeyOptions:

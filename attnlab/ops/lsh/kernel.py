@@ -33,8 +33,6 @@ from attnlab.ops.lsh.rows import (
     unit_keys,
 )
 
-__all__ = ["Kernel", "attend_with", "kernel_for"]
-
 # Of rows and rounds that are computed together: 131,072 tokens in four rounds. On an H200 a turn of
 # half as many took 1.25 times as long at 16,384 tokens, and one of twice as many gained nothing.
 _SLOTS_TOGETHER = 2**19

@@ -21,21 +21,6 @@ from jax import lax
 from attnlab.core.checks import require
 from attnlab.masks import Mask
 
-__all__ = [
-    "Geometry",
-    "KeyOrder",
-    "Order",
-    "bucket_limit",
-    "in_range",
-    "require_sortable",
-    "run_ends",
-    "run_starts",
-    "sort_by_bucket",
-    "sort_rounds",
-    "take",
-    "token_order",
-]
-
 _SORT_KEYS = 2**32  # one uint32 operand: several times faster than sorting pairs
 
 

@@ -36,8 +36,6 @@ from attnlab.ops.lsh.rows import (
     unit_keys,
 )
 
-__all__ = ["LUCIDRAINS", "PAPER", "TRAX", "Published", "attend_published"]
-
 _WEIGHTS_AT_ONCE = 2**22  # of the rows that are computed together
 
 

@@ -45,8 +45,6 @@ from attnlab.ops.lsh.rows import (
     unit_keys,
 )
 
-__all__ = ["HashQuality", "hash_quality"]
-
 _WEIGHTS_AT_ONCE = 2**20  # of one block of queries: it stays in the cache of a CPU
 
 

@@ -44,8 +44,6 @@ from attnlab.ops.lsh.rows import (
 )
 from attnlab.ops.lsh.tiles import home_chunks, make_tile
 
-__all__ = ["attend_rounds", "attend_some_rounds"]
-
 
 # jit: so that a call outside any other compiles once and not each time.
 @functools.partial(jax.jit, static_argnums=0, inline=True)

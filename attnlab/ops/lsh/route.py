@@ -39,8 +39,6 @@ from attnlab.ops.lsh.order import require_sortable
 from attnlab.ops.lsh.published import Published
 from attnlab.scores import Dot, Score
 
-__all__ = ["LSH"]
-
 
 @dataclasses.dataclass(frozen=True)
 class LSH:

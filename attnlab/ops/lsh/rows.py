@@ -23,26 +23,6 @@ from attnlab.ops import dropout
 from attnlab.ops.layout import slice_heads
 from attnlab.ops.lsh.order import Geometry, Order, sort_rounds, take
 
-__all__ = [
-    "CallSettings",
-    "Operands",
-    "Row",
-    "Tiling",
-    "at",
-    "count_known_rows",
-    "heads_inside",
-    "keep_weights",
-    "largest_divisor",
-    "map_rows",
-    "map_together",
-    "multiply_or_zero",
-    "row_of",
-    "row_seeds",
-    "select_row",
-    "sort_operands",
-    "unit_keys",
-]
-
 # Weights in a tile: on a CPU a tile stays in the cache, and is large enough for several threads;
 # elsewhere one tile should fill the device, over all rows together.
 _TILE_ON_CPU, _TILE_ELSEWHERE = 2**18, 2**24

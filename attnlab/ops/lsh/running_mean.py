@@ -7,8 +7,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-__all__ = ["RunningMean"]
-
 
 @flax.struct.dataclass
 class RunningMean:

@@ -21,8 +21,6 @@ from attnlab.ops.kernels.pallas import Pallas
 from attnlab.ops.lsh.rounds import attend_some_rounds
 from attnlab.ops.lsh.rows import CallSettings, Operands, heads_inside, sort_operands
 
-__all__ = ["attend_sharing_rounds"]
-
 
 class _Share(NamedTuple):
     """Devices that share heads and rounds; static.

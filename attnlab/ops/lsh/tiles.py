@@ -16,8 +16,6 @@ from attnlab.ops.kernels.pallas.tiles import MASKED
 from attnlab.ops.lsh.order import Geometry, Order, in_range, take
 from attnlab.ops.lsh.rows import CallSettings, Row, keep_weights
 
-__all__ = ["Tile", "chunk_tokens", "home_chunks", "make_tile"]
-
 
 class Tile(NamedTuple):
     """The chunks of one tile.

@@ -22,8 +22,6 @@ from attnlab.training.decode.state import (
     make_next_logits,
 )
 
-__all__ = ["beam_search", "length_penalty_of"]
-
 
 def length_penalty_of(length: Any, alpha: Any) -> Any:
     """((5 + length) / 6)^alpha, EOS counted (Wu et al. 2016, §7); log p is divided by it."""

@@ -21,8 +21,6 @@ from attnlab.training.decode.state import (
     make_next_logits,
 )
 
-__all__ = ["greedy", "sample"]
-
 
 def greedy(
     model: Decoder,

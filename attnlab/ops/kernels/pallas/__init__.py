@@ -14,8 +14,6 @@ from types import ModuleType
 from attnlab.core.checks import as_int, require
 from attnlab.devices.platforms import Platform
 
-__all__ = ["Pallas", "block_sizes", "kernels_for", "why_not_on"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Pallas:

@@ -22,8 +22,6 @@ from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible
 from attnlab.ops.layout import Prepared, merge_output, over_heads
 from attnlab.scores import Additive, Dot, Score
 
-__all__ = ["attend", "refusal"]
-
 
 def refusal(call: Call) -> str | None:
     """Why the kernels do not serve the call; None where they do."""

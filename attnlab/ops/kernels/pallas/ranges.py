@@ -15,8 +15,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-__all__ = ["Blocks", "Config", "Inputs", "Seen", "Visible", "key_blocks", "query_blocks"]
-
 
 class Seen(NamedTuple):
     """Where E other orders of the same tokens show a pair: then it does not count again here.

@@ -12,17 +12,6 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-__all__ = [
-    "MASKED",
-    "finish",
-    "in_range",
-    "logit_gradients",
-    "softmax_step",
-    "unit_gradients",
-    "unit_logits",
-    "weights",
-]
-
 # Not -inf: where nothing is visible, -inf − -inf would be NaN. Half of it still swallows any logit.
 MASKED = -1e30
 

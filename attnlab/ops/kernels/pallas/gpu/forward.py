@@ -18,8 +18,6 @@ from attnlab.ops.kernels.pallas.gpu.launch import Launch, Program, arrays_of, si
 from attnlab.ops.kernels.pallas.gpu.tile import ROWS, Tile, swizzle, write
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, query_blocks
 
-__all__ = ["forward", "refusal"]
-
 _WIDTHS = (64, 128)
 _BLOCKS = (64, 128)
 _UNITS = (32, 64, 96, 128)  # every thread waits for as many bytes of w

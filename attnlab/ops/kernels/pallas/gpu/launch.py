@@ -17,8 +17,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 from attnlab.ops.kernels.pallas.gpu.tile import ROWS, STAGES, Arrays, Layout, Queue, Tile
 from attnlab.ops.kernels.pallas.ranges import Blocks, Inputs, Visible
 
-__all__ = ["Launch", "Program", "arrays_of", "simulator"]
-
 
 class Program(NamedTuple):
     """Arguments of a warpgroup.

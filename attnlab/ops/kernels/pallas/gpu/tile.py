@@ -22,8 +22,6 @@ from jax.experimental.pallas import mosaic_gpu as plgpu
 
 from attnlab.ops.kernels.pallas import tiles
 
-__all__ = ["Arrays", "Layout", "Queue", "ROWS", "STAGES", "Tile", "swizzle", "write"]
-
 # Rows of a warpgroup's tile: those of a wgmma instruction.
 ROWS = 64
 # Blocks of columns in shared memory: one to compute with, one that is on its way.

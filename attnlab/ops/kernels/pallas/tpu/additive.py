@@ -16,8 +16,6 @@ from jax.experimental import pallas as pl
 
 from attnlab.ops.kernels.pallas import tiles
 
-__all__ = ["UNITS", "add_logits", "row_gradients"]
-
 UNITS = 16  # a tile of bfloat16 has 16 sublanes; widths are padded to this too
 # Positions along the sublanes. Of 16 to 128, the compiler for v5e needs the fewest cycles for 128.
 _STRIP = 128

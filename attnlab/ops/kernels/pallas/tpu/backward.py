@@ -34,8 +34,6 @@ from attnlab.ops.kernels.pallas.tpu.tile import (
     unit_scratch,
 )
 
-__all__ = ["backward"]
-
 
 def backward(
     x: Inputs,

@@ -29,8 +29,6 @@ from attnlab.ops.kernels.pallas.tpu.tile import (
     unit_scratch,
 )
 
-__all__ = ["forward", "refusal"]
-
 _SCALAR_MEMORY = (1 << 20) - (1 << 16)  # 1 MiB on v4 to v7; some of it is the compiler's
 _VECTOR_MEMORY = 16 << 20  # what XLA grants a kernel on v5e
 _WITHOUT_BFLOAT16 = ("TPU v2", "TPU v3")

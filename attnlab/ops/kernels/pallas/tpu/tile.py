@@ -22,19 +22,6 @@ from attnlab.ops.kernels.pallas import tiles
 from attnlab.ops.kernels.pallas.ranges import Config, Inputs, Visible, query_blocks
 from attnlab.ops.kernels.pallas.tpu.additive import UNITS, add_logits
 
-__all__ = [
-    "Operands",
-    "Place",
-    "Walk",
-    "by_lane",
-    "dot",
-    "logits",
-    "over_queries",
-    "shows",
-    "specs",
-    "unit_scratch",
-]
-
 
 class Operands(NamedTuple):
     """The arrays of one call, or a kernel's references to their blocks.
