@@ -54,7 +54,7 @@ def test_tasks_that_differ_in_kind_are_compared_by_side(name):
     base, other = table.rows[:2]
     paper = {base: "20", other: "21"}
     for gap, verdict in ((9.0, verdicts.REPRODUCED), (-9.0, verdicts.OPPOSITE)):
-        scores = {base: (50.0, 50.1, 50.2), other: (50.0 + gap, 50.1 + gap, 50.2 + gap)}
+        scores = {base: (60.0, 60.1, 60.2), other: (60.0 + gap, 60.1 + gap, 60.2 + gap)}
         found = {row: [{table.score: x} for x in some] for row, some in scores.items()}
         assert table.verdicts(paper, found)[other] == verdict
         assert "Only sides are compared" in table.remarks(found)[0]
