@@ -41,7 +41,7 @@ class Request:
       name: name of the experiment.
       flags: flags for it, without those that say where results go.
       parent: folder of the folder of the run, on this machine or gs://BUCKET/FOLDER.
-      run: name of the folder of the run, with letters of chance: several begin in one second.
+      run: name of the folder of the run, with random letters: two may begin in one second.
       resumed: whether that folder is an earlier run's.
     """
 

@@ -179,8 +179,9 @@ class MaskedPairs:
     def _of_another(self, document: int, rank: int, rng: np.random.Generator) -> np.ndarray:
         """A second segment of another document's chunk: one of the nearest in rank."""
         ranks = self._segments[:, 0]
-        equal = np.searchsorted(ranks, rank), np.searchsorted(ranks, rank, side="right")
-        place = int(rng.integers(equal[0], equal[1] + 1))
+        first_equal = np.searchsorted(ranks, rank)
+        behind_equal = np.searchsorted(ranks, rank, side="right")
+        place = int(rng.integers(first_equal, behind_equal + 1))
         reach = 4
         near = self._segments[:0]
         while not len(near):

@@ -96,8 +96,9 @@ def keep_static(
     """`make()`, keys and values that never change: computed by the first call, read by later ones.
 
     While the module is initialized nothing is kept: what it is given then is not the source of
-    later calls. In Linen a second call of this module in the apply that makes them is refused, as
-    it may have another source; inside `nn.jit`, `nn.remat` and their like it is not seen.
+    later calls. In Linen a second call of this module by the one that has it, where the first made
+    them, is refused: it may have another source. Where a compact layer that has it is called twice,
+    or inside `nn.jit`, `nn.remat` and their like, that is not seen.
 
     Raises:
       ValueError: the cache was made for one sequence, or another call of this apply made these.
@@ -106,8 +107,8 @@ def keep_static(
         return make()
     require(
         host.get_variable("cache", "cached_key") is None,
-        "the cache is of one sequence; got a source too (give the sequence "
-        "alone, as a transform passes it on as several arrays; or make the cache with a source)",
+        "the cache is of one sequence; got a source too (give the sequence alone, not as key= and"
+        " value= too, which a transform makes other arrays; or make the cache with a source)",
     )
     k = host.get_variable("static", "source_key")
     if isinstance(host, nn.Module):
@@ -122,11 +123,10 @@ def keep_static(
 
 def _require_one_source(module: nn.Module, *, makes: bool) -> None:
     assert module.scope is not None
-    path = "/".join(module.path)
-    apply, mark = module.scope.root, f"{path} made"
-    _require_first(module, not apply.name_reserved(mark, "static"))
-    if makes:
-        apply.reserve(mark, "static")
+    caller, mark = module.scope.parent, f"{module.name} made"
+    _require_first(module, caller is None or not caller.name_reserved(mark, "static"))
+    if makes and caller is not None:
+        caller.reserve(mark, "static")
 
 
 def cut_to_queries(mask, bias, offset, q: jax.Array, k: jax.Array, *, causal: bool):

@@ -1,7 +1,6 @@
 """Decoding with the key/value cache is the causal forward over the whole sequence."""
 
 import dataclasses
-from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -305,11 +304,10 @@ class Shared(nn.Module):
     """One module for two layers (ALBERT) or two sources; `scanned` as the refusal tells to."""
 
     scanned: bool = False
-    layer: Callable = mha
 
     @nn.compact
     def __call__(self, x, sources=(None, None), *, decode=False, mask=None):
-        module = self.layer(name="shared")
+        module = mha(name="shared")
         if self.scanned:
             layer = nn.remat(lambda module, x: (module(x, decode=decode, mask=mask), None))
             options = {"variable_axes": {"cache": 0}, "split_rngs": {"params": False}, "length": 2}
@@ -319,22 +317,12 @@ class Shared(nn.Module):
         return x
 
 
-class Layer(nn.Module):
-    """A layer that makes its module when it is called."""
-
-    @nn.compact
-    def __call__(self, x, source, **options):
-        return mha(name="attention")(x, source, **options)
-
-
 def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
     """It would read the first's source; a cache for two is on the page of refusals."""
     x, source, scanned = sequence(), sequence(seed=1), Shared(scanned=True)
-    mutable = ["cache", "static"]
-    for module in (Shared(layer=Layer), Shared()):
-        variables = init(module, x)
-        with pytest.raises(ValueError, match="one source; got a second call of shared"):
-            apply(module, variables, x, (x, source), decode=True, mutable=mutable)
+    variables, mutable = init(Shared(), x), ["cache", "static"]
+    with pytest.raises(ValueError, match="one source; got a second call of shared"):
+        apply(Shared(), variables, x, (x, source), decode=True, mutable=mutable)
     true = apply(Shared(), variables, x, mask=masks.Causal())
     [(got, _)] = decode(scanned, init(scanned, x, decode=True), x, (6, 5))
     np.testing.assert_allclose(got, true, **EXACT)
