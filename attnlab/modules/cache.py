@@ -99,17 +99,9 @@ def keep_static(
     later calls. In Linen a second call of this module by the one that has it, where the first made
     them, is refused: it may have another source. Where a compact layer that has it is called twice,
     or inside `nn.jit`, `nn.remat` and their like, that is not seen.
-
-    Raises:
-      ValueError: the cache was made for one sequence, or another call of this apply made these.
     """
     if host.is_initializing():
         return make()
-    require(
-        host.get_variable("cache", "cached_key") is None,
-        "the cache is of one sequence; got a source too (give the sequence alone, not as key= and"
-        " value= too, which a transform makes other arrays; or make the cache with a source)",
-    )
     k = host.get_variable("static", "source_key")
     if isinstance(host, nn.Module):
         _require_one_source(host, makes=k is None)

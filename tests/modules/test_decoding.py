@@ -328,15 +328,6 @@ def test_a_module_that_is_called_twice_has_no_cache_for_the_second_call():
     np.testing.assert_allclose(got, true, **EXACT)
 
 
-def test_a_cache_of_one_sequence_takes_no_source():
-    """Under `jit` a sequence given thrice is three arrays, and was a source of one token."""
-    module, x = mha(decode=True), sequence()
-    variables = init(module, x)
-    call = jax.jit(lambda q, k, v: module.apply(variables, q, k, v, mutable=["cache", "static"]))
-    with pytest.raises(ValueError, match="cache is of one sequence"):
-        call(x[:, :1], x[:, :1], x[:, :1])
-
-
 @dataclasses.dataclass(frozen=True)
 class Even(routes.Exact):
     """A route of a user's own: every query visits the keys at even positions."""
