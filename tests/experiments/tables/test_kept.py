@@ -17,4 +17,4 @@ def test_a_row_names_the_revisions_of_all_its_seeds():
     luong4 = next(iter(report.read_sections(claims.RESULTS / "tables_cpu_luong4")))
     (line,) = [line for line in luong4.lines if line.row == "local-p, general"]
     assert line.seeds == "0,1,2,3,4,5,6,7" and line.revision == "8f27a9fac928 84f70318188e"
-    assert "Since dffa1694, as in 84f70318188e, subwords" in report.markdown([luong4], "", "")
+    assert "Since dffa1694, as in 84f70318188e, a471a1369d43" in report.markdown([luong4], "", "")

@@ -77,6 +77,6 @@ def test_a_dry_run_names_every_row_with_the_command_of_its_run_and_makes_nothing
     rows = mapping.all_tables()["luong4"].rows
     assert [rows for rows, _ in runs] == [f"luong4, {x}; luong4_perplexity, {x}" for x in rows]
     dot = "--set=luong.score=dot --set=luong.half_width=10 --seeds=3"
-    (of_dot,) = (command for rows, command in runs if "local-p, dot" in rows)
+    (of_dot,) = (command for rows, command in runs if "local-p, dot;" in rows)
     assert of_dot.startswith("    launch/local translate --preset=paper") and of_dot.endswith(dot)
-    assert out.splitlines()[-2] == "10 runs for 20 of 20 rows"
+    assert out.splitlines()[-2] == "15 runs for 30 of 30 rows"
